@@ -1,6 +1,6 @@
 # `make` or `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval deadline truth eval-toys soak cluster fleet ends attack fuzz release lint fmt clippy deny types workflows docs rust debian
+.PHONY: help demo tools test test-crates test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval deadline truth eval-toys soak cluster fleet ends attack fuzz release lint fmt clippy spelling deny types workflows docs rust debian
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need in addition to Rust and Python is installed here, and nowhere else.
@@ -20,7 +20,10 @@ tools: ## Install what the tests need, by pinned version
 test: ## Run every test: print first what it installs, and last what failed
 	@CARGO="$(CARGO)" tests/run.sh
 
-test-rust: ## Run the tests of the crates only
+test-crates: ## Test the libraries in crates/ alone, with their examples: the inner loop (under a minute after a change)
+	@$(CARGO) test --quiet $(addprefix --package stepmem-,$(notdir $(patsubst %/,%,$(wildcard crates/*/))))
+
+test-rust: ## Run every test in Rust, those of the program too
 	@CARGO="$(CARGO)" tests/run.sh rust
 
 test-python: ## Test the Python client against the exporter (a minute)
@@ -180,13 +183,16 @@ release: ## Put all that is uploaded into target/upload: wheel, deb, client, cra
 	@packaging/release/inputs.sh inputs >/dev/null
 	packaging/release/pack.sh target/upload
 
-lint: fmt clippy deny types workflows ## Check formats, clippy, licenses and advisories of crates, the client's types and the workflows
+lint: fmt clippy spelling deny types workflows ## Check formats, clippy, American spelling, licenses and advisories of crates, the client's types and the workflows
 
 fmt: ## Check the format of the Rust files
 	$(CARGO) fmt --all --check
 
 clippy: ## Run clippy, whose warnings are errors
 	$(CARGO) clippy --quiet --all-targets --workspace -- -D warnings
+
+spelling: ## Check that words are spelled as in American English
+	@tests/lint/spelling.py
 
 deny: ## Check licenses, sources, advisories and use of the crates that are linked
 	@tests/lint/deny.sh

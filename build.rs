@@ -8,7 +8,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use bundle::Bundle;
+use bundle::{Bundle, plain_style};
 
 /// The modules that are the beginning of a script.
 const SCRIPTS: [&str; 1] = ["main"];
@@ -29,8 +29,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
     let folder = Path::new(&folder);
     fs::write(folder.join("client.rs"), list.join("\n"))?;
+    let page = Path::new("src/output/page");
+    let style = page.join("style.css");
+    fs::write(folder.join("style.css"), plain_style(&fs::read_to_string(&style)?))?;
+    println!("cargo::rerun-if-changed={}", style.display());
     for module in SCRIPTS {
-        let Bundle { script, files } = Bundle::of(Path::new("src/output/page"), module)?;
+        let Bundle { script, files } = Bundle::of(page, module)?;
         fs::write(folder.join(module).with_extension("js"), script)?;
         for file in files {
             println!("cargo::rerun-if-changed={}", file.display());

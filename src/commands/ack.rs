@@ -2,16 +2,19 @@
 
 use std::io::{Write, stdout};
 
+use anyhow::Context;
 use clap::{Arg, ArgGroup, ArgMatches};
 use serde::Deserialize;
 
-use crate::commands::args::{CommandError, CommandRow, Exit};
-use crate::commands::live::{push_args, rank, rank_arg, seconds, send};
-use stepmem_engine::findings::acks::{Ack, FOR_SECONDS_MAX};
-use stepmem_engine::kind::DiagnosisKind;
-use stepmem_engine::wire::request::ControlRequest;
+use crate::commands::args::{
+    CommandError, CommandRow, Exit, WrongArgument, rank_arg, rank_of, run_arg, run_of,
+};
+use crate::commands::live::{push_args, seconds_within, send};
+use stepmem_engine::DiagnosisKind;
+use stepmem_engine::acks::{Ack, FOR_SECONDS_MAX};
+use stepmem_engine::wire::ControlRequest;
 use stepmem_types::format::units::period;
-use stepmem_types::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
+use stepmem_types::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 
 /// `stepmem ack`.
 pub(super) const ACK: CommandRow = CommandRow { name: "ack", arguments, run };
@@ -26,9 +29,12 @@ fn arguments() -> clap::Command {
              stepmem ack --device <UUID> [--pid <PID>] --kind <KIND> --reason <TEXT>",
         )
         .about("Acknowledge a finding of a running exporter: lower it to info for a time, with a reason")
-        .arg(value("run", "RUN", "Run of the rank").requires("rank"))
+        .arg(run_arg("Run of the rank").requires("rank"))
         .arg(rank_arg("Rank that has the finding").requires("run"))
-        .arg(value("device", "UUID", "Device that has the finding, or that the process is on"))
+        .arg(
+            value("device", "UUID", "Device that has the finding, or that the process is on")
+                .value_parser(|uuid: &str| GpuUuid::new(uuid)),
+        )
         .arg(
             value("pid", "PID", "Process on the device that has the finding")
                 .value_parser(clap::value_parser!(u32).range(1..))
@@ -46,7 +52,7 @@ fn arguments() -> clap::Command {
         .arg(
             value("for", "DURATION", "How long, up to 30d")
                 .default_value("1d")
-                .value_parser(seconds),
+                .value_parser(|text: &str| seconds_within(text, 1, FOR_SECONDS_MAX)),
         )
         .arg(value("reason", "TEXT", "Reason, for those who read it later").required(true))
         .args(push_args())
@@ -55,7 +61,7 @@ fn arguments() -> clap::Command {
 /// The exporter's answer.
 #[derive(Default, Deserialize)]
 struct Answer {
-    /// Whether the diagnosis is found on the subject; `None` of an exporter that does not say.
+    /// Set when the diagnosis is found on the subject; `None` of an exporter that does not say.
     found: Option<bool>,
 }
 
@@ -77,23 +83,20 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
 }
 
 fn ack(matches: &ArgMatches) -> anyhow::Result<Ack> {
-    let text = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
-    let subject = match (rank(matches)?, matches.get_one::<u32>("pid")) {
-        (Some(rank), _) => SubjectId::Rank(RankId { run: Run::new(text("run"))?, rank }),
-        (None, Some(pid)) => {
-            SubjectId::Process(ProcessId { uuid: GpuUuid::new(text("device"))?, pid: *pid })
+    let rank = run_of(matches).zip(rank_of(matches));
+    let device = matches.get_one::<GpuUuid>("device").cloned();
+    let subject = match (rank, device, matches.get_one::<u32>("pid")) {
+        (Some((run, rank)), _, _) => SubjectId::Rank(RankId { run, rank }),
+        (None, Some(uuid), Some(pid)) => SubjectId::Process(ProcessId { uuid, pid: *pid }),
+        (None, Some(uuid), None) => SubjectId::Device(uuid),
+        (None, None, _) => {
+            anyhow::bail!(WrongArgument("neither --rank nor --device".to_owned()))
         }
-        (None, None) => SubjectId::Device(GpuUuid::new(text("device"))?),
     };
     let kind = matches.get_one::<DiagnosisKind>("kind").copied();
     let kind = kind.unwrap_or(DiagnosisKind::CreepConfirmed);
-    let for_seconds = matches.get_one::<u64>("for").copied().unwrap_or_default();
-    let for_seconds = u32::try_from(for_seconds).unwrap_or(u32::MAX);
-    let given = matches.get_raw("for").into_iter().flatten().last().unwrap_or_default();
-    anyhow::ensure!(
-        (1..=FOR_SECONDS_MAX).contains(&for_seconds),
-        "--for: {} is outside 1 s to 30 d",
-        given.to_string_lossy()
-    );
-    Ok(Ack::new(subject, kind, for_seconds, text("reason"))?)
+    let for_seconds = matches.get_one::<u32>("for").copied().unwrap_or_default();
+    let reason = matches.get_one::<String>("reason").map_or("", String::as_str);
+    Ack::new(subject, kind, for_seconds, reason)
+        .with_context(|| WrongArgument("--reason".to_owned()))
 }

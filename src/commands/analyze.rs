@@ -15,7 +15,7 @@ use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::snapshot_common::UNPACKED_BYTES_MAX;
 use crate::commands::snapshot_file::{ReadError, unpack};
 use crate::store::timelines::{DRAWN, TIMELINE_BYTES_MAX};
-use stepmem_engine::requests::causes::{AnalysisOutcome, SnapshotAnalysis};
+use stepmem_engine::{AnalysisOutcome, SnapshotAnalysis};
 use stepmem_snapshot::html::DocumentHead;
 use stepmem_snapshot::text::ShownMoment;
 use stepmem_snapshot::{

@@ -1,5 +1,6 @@
 //! Parts that commands share: the shape of a command, exit codes, and common arguments.
 
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,12 +14,13 @@ use crate::config::settings::{ConfigError, Settings};
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
 use crate::exporter::summaries::directory::folder_name;
+use crate::input::recording::NoRecording;
 use crate::store::atomic;
 use crate::store::launches::LATEST;
-use crate::store::open::Unread;
-use stepmem_report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
+use crate::store::open::{self, IS_DIRECTORY, Unread};
+use stepmem_report::{FAILED_ON_CODE, UNJUDGED_CODE};
 use stepmem_types::format::clean::{clean, plain_json};
-use stepmem_types::ids::Run;
+use stepmem_types::ids::{Rank, Run};
 
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
@@ -51,8 +53,8 @@ pub enum Exit {
     Failure,
     /// The arguments are invalid.
     Usage,
-    /// A file that an argument names cannot be read, or is something else. Also: what cannot be
-    /// compared.
+    /// A file that an argument names cannot be read or written, or is something else. Also: what
+    /// cannot be compared.
     Unread,
     /// The exit code of a comparison.
     Compared(u8),
@@ -77,6 +79,18 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// The error about an argument that is wrong next to another one or next to what it names, such
+/// as a run that a recording does not have. The parser refuses those that are wrong by
+/// themselves.
+#[derive(Debug)]
+pub(super) struct WrongArgument(pub(super) String);
+
+impl Display for WrongArgument {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// An error of a command, with its exit code.
 #[derive(Debug)]
 pub struct CommandError {
@@ -86,8 +100,19 @@ pub struct CommandError {
 
 impl From<anyhow::Error> for CommandError {
     fn from(error: anyhow::Error) -> Self {
-        let is_unread = error.is::<Unread>() || error.is::<NotASnapshot>();
-        Self { exit: if is_unread { Exit::Unread } else { Exit::Failure }, error }
+        Self { exit: exit_of(&error), error }
+    }
+}
+
+/// Returns the exit code of every command that fails: whether an argument, or what it names, is
+/// to blame.
+fn exit_of(error: &anyhow::Error) -> Exit {
+    if error.is::<WrongArgument>() {
+        Exit::Usage
+    } else if error.is::<Unread>() || error.is::<NotASnapshot>() || error.is::<NoRecording>() {
+        Exit::Unread
+    } else {
+        Exit::Failure
     }
 }
 
@@ -151,11 +176,18 @@ pub(super) fn setting_help(setting: &Setting, defaults: Defaults) -> String {
 /// The last line of `-h` of a command that takes settings.
 pub(super) const SETTINGS_HINT: &str = "Settings: stepmem help settings";
 
-/// Writes a document to a file, and says on standard error that it is there.
+/// Writes a document to a file, and says on standard error that it is there. A pipe or a device
+/// is written to, not replaced.
 pub(super) fn write_document(to: &Path, document: &str) -> anyhow::Result<()> {
     let shown = clean(&to.display().to_string()).into_owned();
-    anyhow::ensure!(!to.is_dir(), "{shown}: is a directory: name a file");
-    atomic::replace(to, &[document.as_bytes()]).with_context(|| shown.clone())?;
+    let written = match to.metadata() {
+        Ok(of) if of.is_dir() => Err(io::Error::other(IS_DIRECTORY)),
+        Ok(of) if !of.is_file() => {
+            open::to_replace(to).and_then(|mut out| out.write_all(document.as_bytes()))
+        }
+        Ok(_) | Err(_) => atomic::replace(to, &[document.as_bytes()]),
+    };
+    written.with_context(|| Unread(shown.clone()))?;
     writeln!(io::stderr(), "Written to {shown}").ok();
     Ok(())
 }
@@ -202,6 +234,29 @@ fn launch_of_runs(path: &Path) -> Option<PathBuf> {
 
 pub(super) fn json_arg(help: &'static str) -> Arg {
     Arg::new("json").long("json").action(ArgAction::SetTrue).help(help)
+}
+
+/// The argument that [`run_of`] reads.
+pub(super) fn run_arg(help: &'static str) -> Arg {
+    let arg = Arg::new("run").long("run").value_name("RUN");
+    arg.value_parser(|name: &str| Run::new(name)).help(help)
+}
+
+/// Returns the run of [`run_arg`].
+pub(super) fn run_of(matches: &ArgMatches) -> Option<Run> {
+    matches.get_one::<Run>("run").cloned()
+}
+
+/// The argument that [`rank_of`] reads.
+pub(super) fn rank_arg(help: &'static str) -> Arg {
+    let arg = Arg::new("rank").long("rank").value_name("RANK");
+    let range = 0..=i64::from(Rank::MAX);
+    arg.value_parser(clap::value_parser!(u32).range(range)).help(help)
+}
+
+/// Returns the global rank of [`rank_arg`].
+pub(super) fn rank_of(matches: &ArgMatches) -> Option<Rank> {
+    matches.get_one::<u32>("rank").and_then(|rank| Rank::new(u64::from(*rank)).ok())
 }
 
 /// Returns a value in the form that `--json` prints: no text in it steers a terminal.

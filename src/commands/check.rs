@@ -10,7 +10,8 @@ use clap::{Arg, ArgMatches};
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
 use crate::commands::credentials::credential_args;
 use crate::commands::failure::ERROR_CHARS_MAX;
-use crate::commands::live::LiveExporter;
+use crate::commands::live::{LiveExporter, URL};
+use crate::config::keys;
 use crate::config::settings::{ConfigError, PushSocket, Settings};
 use crate::config::web_file::WebFile;
 use crate::exporter::collectors::nvml;
@@ -42,7 +43,7 @@ fn arguments() -> clap::Command {
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     if let Some(url) = matches.get_one::<String>("url") {
-        let answer = LiveExporter::at(url, matches)?.get(&HEALTH_PATH)?;
+        let answer = LiveExporter::at((URL, url), matches)?.get(&HEALTH_PATH)?;
         let answer = lines(&answer, ERROR_CHARS_MAX);
         io::stdout().lock().write_all(answer.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
@@ -77,7 +78,7 @@ fn shown(address: SocketAddr) -> (SocketAddr, &'static str) {
     (opened, if opened == address { "" } else { " (and every address of this host)" })
 }
 
-/// Returns what is said of an address of an exporter that runs.
+/// Returns the words on an address of a running exporter; none on any other.
 fn use_of(address: &str) -> &'static str {
     let is_used = LiveExporter::is_healthy_at(address);
     if is_used {
@@ -89,8 +90,12 @@ fn use_of(address: &str) -> &'static str {
 
 fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     let PushConfig { token_file, admin_token_file, .. } = &settings.push;
-    let of_tokens =
-        [token_file, admin_token_file].into_iter().flatten().flat_map(token_warnings);
+    let token_files =
+        [(keys::PUSH_TOKEN_FILE, token_file), (keys::ADMIN_TOKEN_FILE, admin_token_file)];
+    let of_tokens = token_files
+        .into_iter()
+        .filter_map(|(setting, file)| Some((setting, file.as_ref()?)))
+        .flat_map(|(setting, file)| token_warnings(setting, file));
     for warning in settings.warnings.iter().cloned().chain(of_tokens) {
         writeln!(out, "warning:          {}", lines(&warning, ERROR_CHARS_MAX))?;
     }

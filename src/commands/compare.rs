@@ -7,17 +7,19 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches};
 
-use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg, say_launches};
+use crate::commands::args::{
+    CommandError, CommandRow, Exit, json, json_arg, run_arg, say_launches,
+};
 use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary::{self, SUMMARY_BYTES_MAX};
-use crate::commands::prometheus::{self, Prometheus, prometheus_args};
+use crate::commands::prometheus::{PROMETHEUS, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use crate::commands::summary;
-use stepmem_engine::config::EngineConfig;
-use stepmem_report::compare::comparison::OldNew;
-use stepmem_report::compare::figures::RunFigures;
-use stepmem_report::compare::{from_job, from_stepmem, judge, read, text};
-use stepmem_report::job::launches::Choice;
+use stepmem_engine::EngineConfig;
+use stepmem_report::compare;
+use stepmem_report::compare::{OldNew, RunFigures};
+use stepmem_report::job::Choice;
+use stepmem_types::ids::Run;
 
 /// `stepmem compare`.
 pub(super) const COMPARE: CommandRow = CommandRow { name: "compare", arguments, run };
@@ -33,9 +35,9 @@ fn arguments() -> clap::Command {
         .about("Compare the summaries of two runs: what improved, what got worse?")
         .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML, or the directory of the launch or run (logs/RUN) with summaries or recordings").required_unless_present("prometheus"))
         .arg(file("NEW", "Summary of the later run").required_unless_present("prometheus"))
-        .arg(two(Arg::new("run").long("run").value_name("RUN").requires("prometheus").help(
+        .arg(two(run_arg(
             "Run that Prometheus knows; given twice, the earlier and the later run; alone its last two launches, or with OLD its last one",
-        )))
+        ).requires("prometheus")))
         .args(prometheus_args(["NEW"]).map(|arg| if arg.get_id() == "launch" { two(arg) } else { arg }))
         .args(credential_args())
         .arg(json_arg("Print JSON"))
@@ -58,7 +60,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
         OldNew { old: figures(&file("OLD"))?, new: figures(&file("NEW"))? }
     };
-    let mut comparison = judge::compare(OldNew { old: &old, new: &new });
+    let mut comparison = compare::compare(OldNew { old: &old, new: &new });
     if matches.get_flag(ALLOW_INCOMPARABLE) {
         comparison.allow_incomparable();
     }
@@ -66,7 +68,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let text = if matches.get_flag("json") {
         json(&comparison)?
     } else {
-        text::render_within(&comparison, columns)
+        compare::render_within(&comparison, columns)
     };
     let exit = Exit::Compared(comparison.exit_code);
     match io::stdout().lock().write_all(text.as_bytes()) {
@@ -85,15 +87,12 @@ fn cannot_compare(error: anyhow::Error) -> CommandError {
 
 /// Returns the figures of two launches that Prometheus knows, or of a summary and one of them.
 fn of_prometheus(url: &str, matches: &ArgMatches) -> anyhow::Result<OldNew<RunFigures>> {
-    let given = |name: &str| {
-        matches.get_many::<String>(name).unwrap_or_default().cloned().collect::<Vec<String>>()
-    };
-    let (runs, launches) = (given("run"), given("launch"));
-    let prometheus = Prometheus::at(url, matches)?;
-    let job = |run: &String, choice: &Choice| {
-        let job = prometheus.job(&prometheus::run(Some(run))?, choice)?;
-        anyhow::Ok(from_job::figures(&job))
-    };
+    let runs: Vec<Run> = matches.get_many("run").unwrap_or_default().cloned().collect();
+    let launches: Vec<String> =
+        matches.get_many("launch").unwrap_or_default().cloned().collect();
+    let prometheus = Prometheus::at((PROMETHEUS, url), matches)?;
+    let job =
+        |run: &Run, choice: &Choice| anyhow::Ok(compare::of_job(&prometheus.job(run, choice)?));
     let named = |launch: &String| Choice::Named(launch.clone());
     let old = matches.get_one::<PathBuf>("OLD");
     match (old, runs.as_slice(), launches.as_slice()) {
@@ -132,15 +131,15 @@ fn read_figures(path: &PathBuf) -> anyhow::Result<RunFigures> {
         let summary = match launch_summary::of_folder(path)? {
             Some(summary) => summary,
             None => summary::summarize([path], EngineConfig::default(), None)
-                .with_context(|| format!("{}: there is no summary", shown()))?,
+                .map_err(launch_summary::without_summary)?,
         };
-        return from_stepmem::figures(&summary).with_context(shown);
+        return compare::of_summary(&summary).with_context(shown);
     }
     let is_recording =
         path.file_name().is_some_and(|name| name.to_string_lossy().contains(".jsonl"));
     if is_recording {
-        let summary = summary::summarize([path], EngineConfig::default(), None);
-        return from_stepmem::figures(&summary.with_context(shown)?).with_context(shown);
+        let summary = summary::summarize([path], EngineConfig::default(), None)?;
+        return compare::of_summary(&summary).with_context(shown);
     }
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(shown)?;
@@ -155,5 +154,5 @@ fn read_figures(path: &PathBuf) -> anyhow::Result<RunFigures> {
         let place = format!("no JSON at line {line}, column {column}");
         anyhow::anyhow!("{}: not a summary (final_summary.json): {place}", shown())
     })?;
-    read::read(value).with_context(shown)
+    compare::read(value).with_context(shown)
 }

@@ -2,7 +2,7 @@
 //! password.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,6 +10,7 @@ use clap::{Arg, ArgMatches};
 use reqwest::blocking::{Client, ClientBuilder, RequestBuilder};
 use reqwest::{Certificate, Identity, redirect};
 
+use crate::commands::args::WrongArgument;
 use crate::config::environment;
 use crate::store::open::Unread;
 
@@ -77,38 +78,27 @@ impl Credentials {
     ) -> anyhow::Result<Self> {
         let [ca, cert, key, user, password] = ARGUMENTS.map(|[name, _, its_variable, _]| {
             let given = matches.get_one::<String>(name).cloned();
-            given.or_else(|| variable(its_variable))
+            let given = given.map(|value| (format!("--{name}"), value));
+            given.or_else(|| Some((its_variable.to_owned(), variable(its_variable)?)))
         });
-        let path = |path: Option<String>| path.map(PathBuf::from);
-        let user = match (user, path(password)) {
-            (Some(user), Some(file)) => {
-                let password = String::from_utf8(read(&file)?)
-                    .with_context(|| Unread(file.display().to_string()))?;
-                Some((user, password.trim_end_matches(['\r', '\n']).to_owned()))
-            }
-            (None, None) => None,
-            (Some(_), None) => anyhow::bail!("--user needs --password-file"),
-            (None, Some(_)) => anyhow::bail!("--password-file needs --user"),
+        let file = |given: Option<(String, String)>| {
+            given.map(|(source, path)| NamedFile { source, path: path.into() })
         };
-        let authorities = path(ca).map(|file| {
-            let certificates = Certificate::from_pem_bundle(&read(&file)?);
-            let certificates =
-                certificates.with_context(|| Unread(file.display().to_string()))?;
-            anyhow::ensure!(
-                !certificates.is_empty(),
-                Unread(format!("{} has no certificate", file.display()))
-            );
-            Ok(certificates)
-        });
-        let identity = match (path(cert), path(key)) {
+        let user = match (user, file(password)) {
+            (Some((_, user)), Some(file)) => Some((user, file.password()?)),
             (None, None) => None,
-            (None, Some(_)) => anyhow::bail!("--key-file needs --cert-file"),
+            (Some(_), None) => return Err(needs("--user", "--password-file")),
+            (None, Some(_)) => return Err(needs("--password-file", "--user")),
+        };
+        let authorities = file(ca).map(|file| file.authorities());
+        let identity = match (file(cert), file(key)) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(needs("--key-file", "--cert-file")),
             (Some(cert), key) => {
-                let mut pem = key.as_deref().map_or_else(|| Ok(Vec::new()), read)?;
+                let mut pem = key.map_or_else(|| Ok(Vec::new()), |key| key.read())?;
                 pem.push(b'\n');
-                pem.extend(read(&cert)?);
-                let identity = Identity::from_pem(&pem);
-                Some(identity.with_context(|| cert.display().to_string())?)
+                pem.extend(cert.read()?);
+                Some(Identity::from_pem(&pem).with_context(|| cert.named())?)
             }
         };
         Ok(Self { authorities: authorities.transpose()?, identity, user })
@@ -157,6 +147,57 @@ impl Credentials {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    fs::read(file).with_context(|| Unread(file.display().to_string()))
+fn needs(argument: &str, other: &str) -> anyhow::Error {
+    anyhow::Error::msg(WrongArgument(format!("{argument} needs {other}")))
+}
+
+/// A file, with the argument or variable that names it.
+pub(super) struct NamedFile {
+    pub(super) source: String,
+    pub(super) path: PathBuf,
+}
+
+impl NamedFile {
+    /// Reads a token, without the white space around it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has none.
+    pub(super) fn token(&self) -> anyhow::Result<String> {
+        let text = self.text()?;
+        let token = text.trim();
+        self.ensure(!token.is_empty(), "no token")?;
+        Ok(token.to_owned())
+    }
+
+    fn password(&self) -> anyhow::Result<String> {
+        let text = self.text()?;
+        let password = text.trim_end_matches(['\r', '\n']);
+        self.ensure(!password.is_empty(), "no password")?;
+        Ok(password.to_owned())
+    }
+
+    fn authorities(&self) -> anyhow::Result<Vec<Certificate>> {
+        let certificates = Certificate::from_pem_bundle(&self.read()?);
+        let certificates = certificates.with_context(|| self.named())?;
+        self.ensure(!certificates.is_empty(), "no certificate")?;
+        Ok(certificates)
+    }
+
+    fn text(&self) -> anyhow::Result<String> {
+        String::from_utf8(self.read()?).with_context(|| self.named())
+    }
+
+    fn read(&self) -> anyhow::Result<Vec<u8>> {
+        fs::read(&self.path).with_context(|| self.named())
+    }
+
+    fn ensure(&self, is_right: bool, lack: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(is_right, Unread(format!("{}: the file has {lack}", self.named())));
+        Ok(())
+    }
+
+    /// Returns the name of the file in an error.
+    fn named(&self) -> Unread {
+        Unread(format!("{}: {}", self.source, self.path.display()))
+    }
 }

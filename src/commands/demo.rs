@@ -30,7 +30,7 @@ use crate::exporter::listen::Addresses;
 use crate::exporter::notices::Notices;
 use crate::exporter::{log, start};
 use crate::input::nvml::cycle::GpuPoll;
-use stepmem_engine::requests::snapshots::SnapshotSettings;
+use stepmem_engine::SnapshotSettings;
 
 /// `stepmem demo`.
 pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };

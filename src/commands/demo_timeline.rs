@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::commands::simulated_job::{JobProgress, LEAK_FROM_STEP, LEAKING, SimulatedJob};
-use stepmem_engine::kind::DiagnosisKind;
-use stepmem_engine::output::status::{FindingStatus, RankStatus, Status};
+use stepmem_engine::DiagnosisKind;
+use stepmem_engine::status::{FindingStatus, RankStatus, Status};
 use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{duration, grouped, whole_bytes};
 use stepmem_types::ids::SubjectId;

@@ -4,11 +4,12 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches};
 
-use crate::commands::args::{CommandError, CommandRow, Exit};
-use crate::commands::live::{push_args, rank, rank_arg, send};
-use stepmem_engine::wire::request::ControlRequest;
+use crate::commands::args::{
+    CommandError, CommandRow, Exit, rank_arg, rank_of, run_arg, run_of,
+};
+use crate::commands::live::{push_args, send};
+use stepmem_engine::wire::ControlRequest;
 use stepmem_types::end::EndOutcome;
-use stepmem_types::ids::Run;
 
 /// `stepmem end`.
 pub(super) const END: CommandRow = CommandRow { name: "end", arguments, run };
@@ -18,9 +19,7 @@ const OUTCOMES: [EndOutcome; 3] = [EndOutcome::Completed, EndOutcome::Failed, En
 fn arguments() -> clap::Command {
     clap::Command::new("end")
         .about("Tell a running exporter that a run or a rank has ended")
-        .arg(
-            Arg::new("run").long("run").value_name("RUN").required(true).help("Run that ended"),
-        )
+        .arg(run_arg("Run that ended").required(true))
         .arg(rank_arg("Rank that ended; all of the run's unless given"))
         .arg(
             Arg::new("outcome")
@@ -35,8 +34,8 @@ fn arguments() -> clap::Command {
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let text = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
-    let run = Run::new(text("run")).map_err(anyhow::Error::from)?;
-    let rank = rank(matches)?;
+    let Some(run) = run_of(matches) else { return Ok(Exit::Usage) };
+    let rank = rank_of(matches);
     let named = OUTCOMES.into_iter().find(|outcome| outcome.as_label() == text("outcome"));
     let outcome = named.unwrap_or(EndOutcome::Completed);
     let subject = rank.map_or_else(|| run.to_string(), |rank| format!("rank {rank} of {run}"));

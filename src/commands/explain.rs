@@ -8,18 +8,18 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{
-    self, CommandError, CommandRow, Exit, is_replay_setting, json_arg, recordings,
-    with_settings,
+    self, CommandError, CommandRow, Exit, WrongArgument, is_replay_setting, json_arg, rank_arg,
+    rank_of, recordings, run_arg, run_of, with_settings,
 };
 use crate::commands::credentials::credential_args;
-use crate::commands::live::{LiveExporter, instead_of_recordings};
+use crate::commands::known::{ensure_known, listed, no_rank};
+use crate::commands::live::{LiveExporter, URL, instead_of_recordings};
 use crate::commands::playback;
 use crate::commands::reader::Reader;
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_report::explain::json::{RankTold, StoryTold, WindowsRead};
-use stepmem_report::explain::story::{LookTime, Story, SubjectFigures};
-use stepmem_report::explain::{live, text};
+use stepmem_engine::{Engine, EngineConfig};
+use stepmem_report::explain::{
+    self, LookTime, RankTold, Story, StoryTold, SubjectFigures, WindowsRead,
+};
 use stepmem_types::format::page::{Indent, Page};
 use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
 use stepmem_types::units::Uptime;
@@ -27,9 +27,6 @@ use stepmem_types::url::shown;
 
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
-
-/// Maximum number of ranks that an error names.
-const RANKS_NAMED_MAX: usize = 16;
 
 /// The subject to explain.
 #[derive(Clone, Debug)]
@@ -81,40 +78,46 @@ fn story_in<'f>(
     config: &EngineConfig,
     question: &ExplainQuery,
 ) -> anyhow::Result<Story> {
+    let files: Vec<&PathBuf> = files.into_iter().collect();
     let mut story: Option<Story> = None;
-    let (engine, _) = playback::play(files, config.clone(), |engine, now, transitions| {
-        if story.is_none() {
-            story = question.subject(engine).map(|subject| Story::new(subject, config));
-        }
-        if let Some(story) = &mut story
-            && let Some(figures) = figures(engine, &story.subject, now)
-        {
-            let at = LookTime { now, time: engine.unix_time(now) };
-            story.see(&figures, at, transitions);
-        }
-        Ok(())
-    })?;
+    let (engine, _) =
+        playback::play(files.iter().copied(), config.clone(), |engine, now, transitions| {
+            if story.is_none() {
+                story = question.subject(engine).map(|subject| Story::new(subject, config));
+            }
+            if let Some(story) = &mut story
+                && let Some(figures) = figures(engine, &story.subject, now)
+            {
+                let at = LookTime { now, time: engine.unix_time(now) };
+                story.see(&figures, at, transitions);
+            }
+            Ok(())
+        })?;
     let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
     anyhow::ensure!(
         !matches!(question, ExplainQuery::Rank(None, _)) || runs.len() < 2,
-        "the recording has {} runs; name one with --run: {}",
-        runs.len(),
-        runs.join(", ")
+        WrongArgument(format!(
+            "{}: the recording has {} runs; name one with --run: {}",
+            playback::names(&files),
+            runs.len(),
+            runs.join(", ")
+        ))
     );
     if let ExplainQuery::Rank(run, None) = question
         && let Some(run) = run.as_ref().or_else(|| engine.runs().next())
     {
         let ranks: Vec<Rank> = engine.ranks_of(run).collect();
-        anyhow::ensure!(ranks.len() < 2, several_ranks(run, &ranks));
+        anyhow::ensure!(ranks.len() < 2, WrongArgument(several_ranks(run, &ranks)));
     }
     story.filter(|story| story.n_steps > 0).with_context(|| {
         let others =
             others(&engine, question).map_or_else(String::new, |others| format!("; {others}"));
-        question.absence() + &others
+        let names = playback::names(&files);
+        WrongArgument(format!("{names}: {}{others}", question.absence()))
     })
 }
 
-/// Returns what the recordings have instead of a rank that they do not have.
+/// Returns the runs or ranks that the recordings have instead of a rank that they do not have.
 fn others(engine: &Engine, question: &ExplainQuery) -> Option<String> {
     let ExplainQuery::Rank(run, rank) = question else { return None };
     let of_engine = |run: &Run| engine.runs().find(|of| *of == run);
@@ -128,20 +131,12 @@ fn others(engine: &Engine, question: &ExplainQuery) -> Option<String> {
     };
     let ranks: Vec<Rank> = engine.ranks_of(run).collect();
     let is_other = rank.is_some_and(|rank| !ranks.contains(&rank));
-    is_other.then(|| format!("run {run} has the ranks {}", named(&ranks)))
-}
-
-/// Returns the numbers of the first ranks.
-fn named(ranks: &[Rank]) -> String {
-    let shown: Vec<String> =
-        ranks.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
-    let more = if ranks.len() > shown.len() { ", …" } else { "" };
-    format!("{}{more}", shown.join(", "))
+    is_other.then(|| format!("run {run} has the ranks {}", listed(&ranks)))
 }
 
 /// Returns the sentence that a rank has to be named, with the ranks that exist.
 fn several_ranks(run: &Run, ranks: &[Rank]) -> String {
-    format!("run {run} has {} ranks; name one with --rank: {}", ranks.len(), named(ranks))
+    format!("run {run} has {} ranks; name one with --rank: {}", ranks.len(), listed(ranks))
 }
 
 /// Returns the information of the exporter at `url` about a rank, as text or as JSON.
@@ -153,8 +148,9 @@ fn of_exporter(
     let ExplainQuery::Rank(run, rank) = question else {
         anyhow::bail!("--url explains ranks, not processes");
     };
-    let exporter = LiveExporter::at(url, matches)?;
+    let exporter = LiveExporter::at((URL, url), matches)?;
     let status = exporter.status()?;
+    ensure_known(exporter.name(), &status, run.as_ref(), *rank)?;
     let run = match run {
         Some(run) => run.clone(),
         None => exporter.only_run(&status)?,
@@ -166,11 +162,11 @@ fn of_exporter(
         (Some(rank), _) => *rank,
         (None, [only]) => *only,
         (None, []) => anyhow::bail!("{} has no rank of run {run}", shown(url)),
-        (None, _) => anyhow::bail!(several_ranks(&run, &ranks)),
+        (None, _) => anyhow::bail!(WrongArgument(several_ranks(&run, &ranks))),
     };
     let known = status.ranks.iter().find(|known| known.run == run && known.rank == rank);
     let known = known.with_context(|| {
-        format!("{} has no rank {rank} of run {run}, but {}", shown(url), named(&ranks))
+        WrongArgument(format!("{} has {}", shown(url), no_rank(&run, rank, &ranks)))
     })?;
     let number = rank.to_string();
     let path = ["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"];
@@ -182,7 +178,7 @@ fn of_exporter(
         return args::json(&RankTold::of(&status, known, windows));
     }
     let columns = Reader::of_stdout().columns;
-    let mut text = live::render(&status, known, columns);
+    let mut text = explain::render_live(&status, known, columns);
     if has_windows {
         let windows = exporter.get(&path)?;
         let mut page = Page::default().within(columns);
@@ -218,19 +214,8 @@ fn arguments() -> clap::Command {
         .arg(recordings().required(false).required_unless_present("url"))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with("pid"))
         .args(credential_args())
-        .arg(
-            Arg::new("run")
-                .long("run")
-                .value_name("RUN")
-                .help("Run of the rank; optional when the recordings or the exporter have only one run"),
-        )
-        .arg(
-            Arg::new("rank")
-                .long("rank")
-                .value_name("N")
-                .value_parser(clap::value_parser!(u64))
-                .help("Global rank; optional when the run has only one"),
-        )
+        .arg(run_arg("Run of the rank; optional when the recordings or the exporter have only one run"))
+        .arg(rank_arg("Global rank; optional when the run has only one").value_name("N"))
         .arg(
             Arg::new("pid")
                 .long("pid")
@@ -244,7 +229,7 @@ fn arguments() -> clap::Command {
 }
 
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let question = question(matches)?;
+    let question = question(matches);
     let text = if let Some(url) = matches.get_one::<String>("url") {
         of_exporter(url, &question, matches)?
     } else {
@@ -257,18 +242,16 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         if is_json {
             args::json(&StoryTold::of(&story))?
         } else {
-            text::render(&story, Reader::of_stdout().columns)
+            explain::render(&story, Reader::of_stdout().columns)
         }
     };
     io::stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
 }
 
-fn question(matches: &ArgMatches) -> anyhow::Result<ExplainQuery> {
-    if let Some(pid) = matches.get_one::<u32>("pid") {
-        return Ok(ExplainQuery::Process(*pid));
+fn question(matches: &ArgMatches) -> ExplainQuery {
+    match matches.get_one::<u32>("pid") {
+        Some(pid) => ExplainQuery::Process(*pid),
+        None => ExplainQuery::Rank(run_of(matches), rank_of(matches)),
     }
-    let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
-    let rank = matches.get_one::<u64>("rank").map(|rank| Rank::new(*rank)).transpose()?;
-    Ok(ExplainQuery::Rank(run, rank))
 }

@@ -4,11 +4,12 @@
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::commands::args::{
-    self, CommandError, CommandRow, Exit, is_replay_setting, json_arg, with_settings,
+    self, CommandError, CommandRow, Exit, WrongArgument, is_replay_setting, json_arg,
+    with_settings,
 };
 use crate::commands::credentials::credential_args;
 use crate::commands::live::seconds;
@@ -16,12 +17,10 @@ use crate::commands::prometheus::{Prometheus, access_args};
 use crate::commands::reader::Reader;
 use crate::input::series;
 use crate::store::open::Unread;
-use stepmem_engine::config::EngineConfig;
-use stepmem_report::job::answer::Answer;
-use stepmem_report::judge::json::{JudgedTold, SourceTold};
-use stepmem_report::judge::{Judged, html, text};
-use stepmem_report::series::{Decoded, Unit, Wanted};
-use stepmem_report::series::{decode, matrix};
+use stepmem_engine::EngineConfig;
+use stepmem_report::job::Answer;
+use stepmem_report::judge::{self, Judged, JudgedTold, SourceTold};
+use stepmem_report::series::{Decoded, Unit, Wanted, decode, decode_answer};
 use stepmem_snapshot::html::escaped;
 use stepmem_types::format::clean::shortened;
 use stepmem_types::units::parse_size;
@@ -95,18 +94,21 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
             Some(query) => of_prometheus(place, query, &wanted, matches)?,
             None if is_url => {
                 let of = stepmem_types::url::shown(place);
-                let error = anyhow::anyhow!("{of} needs --query");
-                return Err(CommandError { exit: Exit::Usage, error });
+                return Err(anyhow!(WrongArgument(format!("{of} needs --query"))).into());
             }
             None => {
                 let unread = || Unread(shown.clone());
                 let bytes = series::read(Path::new(place)).with_context(unread)?;
                 let decoded = decode(&bytes, &wanted).with_context(unread)?;
-                (shown, decoded)
+                (shown.clone(), decoded)
             }
         };
         let source = Source { name, is_only: n_places == 1 };
-        take(decoded, source, &settings.engine, (&mut sources, &mut judged))?;
+        let taken = take(decoded, source, &settings.engine, (&mut sources, &mut judged));
+        match query {
+            Some(_) => taken?,
+            None => taken.with_context(|| Unread(shown))?,
+        }
     }
     judged.sort_by_key(|of| of.verdict);
     write(matches, &sources, &judged)?;
@@ -135,7 +137,7 @@ fn of_prometheus(
     wanted: &Wanted,
     matches: &ArgMatches,
 ) -> anyhow::Result<(String, Decoded)> {
-    let prometheus = Prometheus::at(url, matches)?;
+    let prometheus = Prometheus::at(("URL", url), matches)?;
     let queries: Vec<&str> = std::iter::once(query)
         .chain(matches.get_one::<String>("capacity-query").map(String::as_str))
         .collect();
@@ -146,7 +148,7 @@ fn of_prometheus(
     for warning in answer.warnings.iter().chain(&capacities.warnings) {
         writeln!(std::io::stderr(), "stepmem: {}: {warning}", prometheus.name()).ok();
     }
-    let decoded = matrix::series((query, answer), &capacities, wanted)
+    let decoded = decode_answer((query, answer), &capacities, wanted)
         .with_context(|| prometheus.name().to_owned())?;
     anyhow::ensure!(
         !decoded.series.is_empty(),
@@ -188,12 +190,12 @@ fn write(
     judged: &[Judged],
 ) -> anyhow::Result<()> {
     if let Some(to) = matches.get_one::<PathBuf>("html") {
-        return args::write_document(to, &html::document(sources, judged, escaped));
+        return args::write_document(to, &judge::document(sources, judged, escaped));
     }
     let text = if matches.get_flag("json") {
         args::json(&JudgedTold::of(sources, judged))?
     } else {
-        text::render(sources, judged, Reader::of_stdout().columns)
+        judge::render(sources, judged, Reader::of_stdout().columns)
     };
     stdout().lock().write_all(text.as_bytes())?;
     Ok(())

@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::input::recording::{NoRecording, SOUGHT};
 use crate::store::launches::latest_launch;
 use crate::store::open::Unread;
-use stepmem_report::summary::merge::merged;
-use stepmem_report::summary::model::Summary;
+use stepmem_report::summary::{Summary, merged};
 
 /// The largest summary, in bytes: 65,536 ranks of 2 KiB.
 pub(super) const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// The summary that a directory is searched for, in an error.
+const SUMMARY: &str = "summary (final_summary.json)";
 
 /// Returns the summary at a path: a file, or the directory of a launch or run.
 ///
@@ -23,7 +26,8 @@ pub(super) fn at(path: &Path) -> anyhow::Result<Summary> {
     let shown = path.display();
     if path.is_dir() {
         let summary = of_folder(path)?;
-        return summary.with_context(|| Unread(format!("{shown}: there is no summary")));
+        let absent = || Unread(format!("{shown}: the directory has no {SUMMARY}"));
+        return summary.with_context(absent);
     }
     read(path).with_context(|| Unread(shown.to_string()))
 }
@@ -49,6 +53,17 @@ pub(super) fn of_folder(folder: &Path) -> anyhow::Result<Option<Summary>> {
         paths.iter().map(|path| read(path).with_context(|| Unread(path.display().to_string())));
     let parts = parts.collect::<anyhow::Result<Vec<Summary>>>()?;
     merged(parts).map(Some).with_context(shown)
+}
+
+/// Returns the error about a directory without a summary, whose recordings could not be
+/// summarized either.
+pub(super) fn without_summary(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(NoRecording(folder)) => anyhow::Error::msg(Unread(format!(
+            "{folder}: the directory has no {SUMMARY} and no {SOUGHT}"
+        ))),
+        None => error.context("there is no summary"),
+    }
 }
 
 /// Returns the files of summaries: `final_summary.json`, `final_summary.HOST.rankN.json`.

@@ -1,7 +1,6 @@
 //! A running exporter as the commands reach it: over TCP or a Unix socket, with its token. The
 //! image has no shell and no curl.
 
-use std::fs;
 use std::io::{Read, Write, stdout};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,15 +12,17 @@ use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{StatusCode, Url};
 use serde::de::DeserializeOwned;
 
-use crate::commands::credentials::{Credentials, credential_args};
+use crate::commands::args::WrongArgument;
+use crate::commands::credentials::{Credentials, NamedFile, credential_args};
 use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
 use crate::net::access::HEALTHY;
-use crate::store::open::Unread;
-use stepmem_engine::output::status::Status;
-use stepmem_engine::wire::request::ControlRequest;
+use crate::net::problem::{NO_SUCH_DEVICE, NO_SUCH_RANK, NO_SUCH_RUN};
+use stepmem_engine::status::Status;
+use stepmem_engine::wire::ControlRequest;
 use stepmem_types::format::clean::{Quoted, shortened};
-use stepmem_types::ids::{Rank, Run};
+use stepmem_types::format::units::period;
+use stepmem_types::ids::Run;
 use stepmem_types::url::shown;
 
 /// Time limit for the exporter's answer.
@@ -42,6 +43,10 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// port.
 const PUSH_SOCKET: &str = "/run/stepmem/push.sock";
 const PUSH_URL: &str = "http://127.0.0.1:9478";
+/// The variable that names the destination of pushes.
+const PUSH_VARIABLE: &str = "STEPMEM_PUSH_URL";
+/// The flag of an exporter's address.
+pub(super) const URL: &str = "--url";
 /// The variables that name the file of a token; the first one that is set counts.
 const TOKEN_VARIABLES: [&str; 2] = ["STEPMEM_ADMIN_TOKEN_FILE", "STEPMEM_PUSH_TOKEN_FILE"];
 /// The help of `--token-file`.
@@ -59,12 +64,15 @@ pub(super) struct LiveExporter {
 }
 
 impl LiveExporter {
-    /// Takes `http://HOST:PORT`, `https://…` or `unix:///PATH`, and the arguments of its
-    /// access.
+    /// Takes `http://HOST:PORT`, `https://…` or `unix:///PATH`, with the argument or variable
+    /// that has it, and the arguments of its access.
     ///
     /// # Errors
     /// The address is none of these, or the credentials cannot be read.
-    pub(super) fn at(address: &str, access: &ArgMatches) -> anyhow::Result<Self> {
+    pub(super) fn at(
+        (source, address): (&str, &str),
+        access: &ArgMatches,
+    ) -> anyhow::Result<Self> {
         let credentials = Credentials::read(access)?;
         let builder = credentials.client(address, ANSWER_WITHIN);
         let (builder, url) = match address.strip_prefix("unix://") {
@@ -73,12 +81,14 @@ impl LiveExporter {
         };
         let expected = || {
             let address = shown(address);
-            format!("{address} is none of http://HOST:PORT, https://HOST:PORT and unix:///PATH")
+            format!(
+                "{source}: {address} is none of http://HOST:PORT, https://HOST:PORT and unix:///PATH"
+            )
         };
-        let url = Url::parse(url).with_context(expected)?;
+        let url = Url::parse(url).with_context(|| WrongArgument(expected()))?;
         anyhow::ensure!(
             ["http", "https"].contains(&url.scheme()) && url.has_host(),
-            expected()
+            WrongArgument(expected())
         );
         let (client, name) = (builder.build()?, shown(address));
         Ok(Self { client, name, url, token: None, credentials })
@@ -147,13 +157,18 @@ impl LiveExporter {
         match status.runs.as_slice() {
             [only] => Ok(only.run.clone()),
             [] => anyhow::bail!("no rank pushes to {}", self.name),
-            _ => anyhow::bail!(
+            _ => anyhow::bail!(WrongArgument(format!(
                 "{} has {} runs; name one with --run: {}",
                 self.name,
                 names.len(),
                 names.join(", ")
-            ),
+            ))),
         }
+    }
+
+    /// Returns the address as given, without the parts that may be secret.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Sends a token from now on.
@@ -282,6 +297,12 @@ impl Answer {
             "{place} answers {status} with a page: it is no stepmem"
         );
         let detail = detail.unwrap_or_else(line);
+        let title = problem.title.unwrap_or_default();
+        let is_unknown = [NO_SUCH_RANK, NO_SUCH_RUN, NO_SUCH_DEVICE].contains(&title.as_str());
+        anyhow::ensure!(
+            status != StatusCode::NOT_FOUND || !is_unknown,
+            WrongArgument(format!("{place} answers {status}: {detail}"))
+        );
         anyhow::ensure!(status.is_success(), "{place} answers {status}: {detail}");
         Ok(text)
     }
@@ -301,6 +322,7 @@ fn text_of(answer: Response) -> anyhow::Result<String> {
 /// The parts of a refusal that are for people and commands.
 #[derive(Default, serde::Deserialize)]
 struct Problem {
+    title: Option<String>,
     detail: Option<String>,
     /// The page's address, where the push endpoint was asked for what the page has.
     page: Option<String>,
@@ -336,21 +358,6 @@ pub(super) fn push_args() -> impl Iterator<Item = Arg> {
     [push_url_arg("url"), token_arg()].into_iter().chain(credential_args())
 }
 
-/// The argument that [`rank`] reads.
-pub(super) fn rank_arg(help: &'static str) -> Arg {
-    let arg = Arg::new("rank").long("rank").value_name("RANK");
-    arg.value_parser(clap::value_parser!(u32)).help(help)
-}
-
-/// Returns the global rank of [`rank_arg`].
-///
-/// # Errors
-/// It is out of range.
-pub(super) fn rank(matches: &ArgMatches) -> anyhow::Result<Option<Rank>> {
-    let rank = matches.get_one::<u32>("rank").map(|rank| Rank::new(u64::from(*rank)));
-    Ok(rank.transpose()?)
-}
-
 /// Sends a request to the push endpoint, and prints `done`. Returns the answer.
 ///
 /// # Errors
@@ -360,35 +367,40 @@ pub(super) fn send(
     request: &ControlRequest,
     done: &str,
 ) -> anyhow::Result<String> {
-    let exporter = LiveExporter::at(&push_address(matches.get_one("url")), matches)?;
+    let (source, address) = push_address(URL, matches.get_one("url"));
+    let exporter = LiveExporter::at((source, &address), matches)?;
     let exporter = exporter.with_token(token(matches)?);
     if !is_named(matches.get_one("url")) {
-        exporter.keeps_secrets("--url")?;
+        exporter.keeps_secrets(URL)?;
     }
     let answer = exporter.post(request)?;
     stdout().lock().write_all(format!("{done}\n").as_bytes())?;
     Ok(answer)
 }
 
-/// Returns the destination of pushes: the given address, else the environment's, else the
-/// socket if it exists.
-pub(super) fn push_address(given: Option<&String>) -> String {
-    given.cloned().or_else(|| environment::text("STEPMEM_PUSH_URL")).unwrap_or_else(|| {
+/// Returns the destination of pushes, with the argument or variable that has it: the address
+/// that the flag gives, else the environment's, else the socket if it exists.
+fn push_address(flag: &'static str, given: Option<&String>) -> (&'static str, String) {
+    let given = given.map(|address| (flag, address.clone()));
+    let named = given.or_else(|| Some((PUSH_VARIABLE, environment::text(PUSH_VARIABLE)?)));
+    named.unwrap_or_else(|| {
         let has_socket = Path::new(PUSH_SOCKET).exists();
-        if has_socket { format!("unix://{PUSH_SOCKET}") } else { PUSH_URL.to_owned() }
+        let socket = || format!("unix://{PUSH_SOCKET}");
+        (flag, if has_socket { socket() } else { PUSH_URL.to_owned() })
     })
 }
 
 /// Returns whether the user, or the environment, names the destination of pushes.
 pub(super) fn is_named(given: Option<&String>) -> bool {
-    given.is_some() || environment::text("STEPMEM_PUSH_URL").is_some()
+    given.is_some() || environment::text(PUSH_VARIABLE).is_some()
 }
 
 /// The path of the address that an exporter's pushes go to.
 const PUSH_URL_PATH: [&str; 3] = ["api", "v1", "push-url"];
 
-/// Returns the destination of pushes: the given address, else the environment's, else the one
-/// that the exporter of a status page reports.
+/// Returns the destination of pushes, with the argument or variable that has it: the address
+/// that `flag` gives, else the environment's, else the one that the exporter of a status page
+/// reports.
 ///
 /// A token is for the named host, and for no other host that an answer names. Of the exporter's
 /// answer, only port and scheme count, unless both are on this machine.
@@ -396,21 +408,22 @@ const PUSH_URL_PATH: [&str; 3] = ["api", "v1", "push-url"];
 /// # Errors
 /// The exporter's push endpoint cannot be reached from here.
 pub(super) fn told_push_address(
-    given: Option<&String>,
+    (flag, given): (&'static str, Option<&String>),
     url: &str,
     page: &LiveExporter,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(&'static str, String)> {
     if is_named(given) {
-        return Ok(push_address(given));
+        return Ok(push_address(flag, given));
     }
     let told = page.get(&PUSH_URL_PATH)?;
-    address_at(url, told.trim()).with_context(|| {
+    let address = address_at(url, told.trim()).with_context(|| {
         let (told, url) = (shown(told.trim()), shown(url));
         let told = Quoted(&told);
         format!(
-            "the exporter at {url} accepts pushes only at {told}: ask there, or give --push-url"
+            "the exporter at {url} accepts pushes only at {told}: ask there, or give {flag}"
         )
-    })
+    })?;
+    Ok((flag, address))
 }
 
 /// Returns the other address of an exporter, which it told, for clients that reach it at `url`;
@@ -444,21 +457,36 @@ fn address_at(url: &str, told: &str) -> Option<String> {
 /// # Errors
 /// The file cannot be read.
 pub(super) fn token(matches: &ArgMatches) -> anyhow::Result<Option<String>> {
-    let given = matches.get_one::<PathBuf>("token-file").cloned();
     let of_environment = || {
-        let mut files = TOKEN_VARIABLES.iter().filter_map(|name| environment::text(name));
-        files.next().map(PathBuf::from)
+        TOKEN_VARIABLES.iter().find_map(|name| {
+            let path = environment::text(name)?.into();
+            Some(NamedFile { source: (*name).to_owned(), path })
+        })
     };
-    let Some(file) = given.or_else(of_environment) else { return Ok(None) };
-    let token =
-        fs::read_to_string(&file).with_context(|| Unread(file.display().to_string()))?;
-    Ok(Some(token.trim().to_owned()))
+    let file = given_token_file(matches).or_else(of_environment);
+    file.map(|file| file.token()).transpose()
+}
+
+/// Returns the file of `--token-file`.
+pub(super) fn given_token_file(matches: &ArgMatches) -> Option<NamedFile> {
+    let path = matches.get_one::<PathBuf>("token-file")?.clone();
+    Some(NamedFile { source: "--token-file".to_owned(), path })
 }
 
 /// Parses a time such as `10m` or `1d`, in whole seconds.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     Ok(duration.as_secs())
+}
+
+/// Parses a time like [`seconds`] that has a least and a greatest value.
+pub(super) fn seconds_within(text: &str, min: u32, max: u32) -> Result<u32, String> {
+    let seconds = seconds(text)?;
+    let within = u32::try_from(seconds).ok().filter(|of| (min..=max).contains(of));
+    within.ok_or_else(|| {
+        let [min, max] = [min, max].map(|of| period(Duration::from_secs(of.into())));
+        format!("it is outside {min} to {max}")
+    })
 }
 
 #[cfg(test)]

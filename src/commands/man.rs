@@ -8,7 +8,8 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 use clap_mangen::Man;
 
-use crate::commands::args::{CommandError, Exit, GeneratorRow};
+use crate::commands::args::{CommandError, Exit, GeneratorRow, WrongArgument};
+use crate::store::open::Unread;
 
 /// `stepmem man`.
 pub(super) const MAN: GeneratorRow = GeneratorRow { name: "man", arguments, run };
@@ -38,9 +39,10 @@ fn run(matches: &ArgMatches, program: Command) -> Result<Exit, CommandError> {
         return Ok(Exit::Success);
     }
     let shown = match matches.get_one::<String>("COMMAND") {
-        Some(name) => program
-            .find_subcommand(name)
-            .with_context(|| format!("{name:?} is not a command of {}", program.get_name()))?,
+        Some(name) => program.find_subcommand(name).with_context(|| {
+            let words = format!("{name:?} is not a command of {}", program.get_name());
+            WrongArgument(words)
+        })?,
         None => &program,
     };
     stdout().lock().write_all(&page(shown)?).map_err(anyhow::Error::from)?;
@@ -51,7 +53,7 @@ fn run(matches: &ArgMatches, program: Command) -> Result<Exit, CommandError> {
 fn write_pages(command: &Command, directory: &Path) -> anyhow::Result<()> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let path = directory.join(format!("{name}.1"));
-    fs::write(&path, page(command)?).with_context(|| path.display().to_string())?;
+    fs::write(&path, page(command)?).with_context(|| Unread(path.display().to_string()))?;
     let shown = command.get_subcommands().filter(|below| !below.is_hide_set());
     shown.into_iter().try_for_each(|below| write_pages(below, directory))
 }

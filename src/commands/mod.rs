@@ -14,6 +14,7 @@ pub mod end;
 pub mod explain;
 pub mod failure;
 pub mod judge;
+mod known;
 mod launch_summary;
 mod live;
 mod man;

@@ -7,12 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::input::recording::{MissingPart, RecordingGap, RecordingLine, played};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::findings::Transition;
-use stepmem_engine::ranks::refusal::Refusal;
-use stepmem_engine::wire::recording::{RecordedEvent, RecordingHead};
+use stepmem_engine::wire::{RecordedEvent, RecordingHead};
+use stepmem_engine::{Engine, EngineConfig, Event, Refusal, Transition};
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::rfc3339;
 use stepmem_types::units::{Seconds, Uptime};
@@ -39,6 +35,16 @@ pub fn play<'f>(
     let gaps = played(files, |line| playback.take(line))?;
     say(&gaps);
     playback.finish()
+}
+
+/// Returns the names of recordings for an error about what they have together.
+pub(super) fn names(files: &[&PathBuf]) -> String {
+    let first = files.first().map(|file| file.display().to_string()).unwrap_or_default();
+    let first = shortened(&first, FILE_CHARS_MAX);
+    match files.len() {
+        0 | 1 => first,
+        n_files => format!("{first} and {} more", n_files - 1),
+    }
 }
 
 /// Reports the gaps of recordings on standard error.

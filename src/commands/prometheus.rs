@@ -2,7 +2,6 @@
 //! it for a whole job: by its query API, one query after the other.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io::{IsTerminal, Read, Write, stderr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,18 +12,16 @@ use reqwest::Url;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::HeaderValue;
 
+use crate::commands::args::WrongArgument;
 use crate::commands::credentials::Credentials;
-use crate::commands::live::{ANSWER_BYTES_MAX, seconds};
+use crate::commands::live::{ANSWER_BYTES_MAX, given_token_file, seconds};
 use crate::commands::reader::Reader;
 use crate::exporter::clock::Clock;
-use crate::store::open::Unread;
-use stepmem_report::job::answer::{Answer, AnswerError};
-use stepmem_report::job::build::Answers;
-use stepmem_report::job::grid::{Grid, whole};
-use stepmem_report::job::launches::{Choice, JobLaunch, choose, launches};
-use stepmem_report::job::model::Job;
-use stepmem_report::job::queries::{self, LaunchQueries};
-use stepmem_report::job::text::Shown;
+use stepmem_report::job;
+use stepmem_report::job::{
+    Answer, AnswerError, Answers, Choice, Grid, Job, JobLaunch, LaunchQueries, Shown, choose,
+    launches, whole,
+};
 use stepmem_types::ids::Run;
 use stepmem_types::url::shown as shown_url;
 
@@ -32,6 +29,8 @@ use stepmem_types::url::shown as shown_url;
 const ANSWER_WITHIN: Duration = Duration::from_mins(2);
 /// The header by which Mimir and Thanos know a tenant.
 const TENANT_HEADER: &str = "X-Scope-OrgID";
+/// The flag of an engine's address.
+pub(super) const PROMETHEUS: &str = "--prometheus";
 /// The default of `--since`.
 const SINCE: &str = "2d";
 
@@ -71,16 +70,15 @@ pub(super) fn access_args(asked: &'static str, since_help: &str) -> [Arg; 3] {
 /// Returns the run that a job is of.
 ///
 /// # Errors
-/// None is named, or its name is out of range.
-pub(super) fn run(name: Option<impl AsRef<str>>) -> anyhow::Result<Run> {
-    let name = name.context("--prometheus needs --run")?;
-    Ok(Run::new(name.as_ref())?)
+/// None is named.
+pub(super) fn run(named: Option<&Run>) -> anyhow::Result<&Run> {
+    named.with_context(|| WrongArgument("--prometheus needs --run".to_owned()))
 }
 
 /// Returns the form in which a job is shown on standard output.
 pub(super) fn shown() -> Shown {
     let Reader { is_terminal, columns } = Reader::of_stdout();
-    Shown { is_coloured: is_terminal, columns }
+    Shown { is_colored: is_terminal, columns }
 }
 
 /// An engine at an address.
@@ -97,28 +95,29 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Takes `http://…` or `https://…`, and the arguments of its access.
+    /// Takes `http://…` or `https://…`, with the argument that has it, and the arguments of its
+    /// access.
     ///
     /// # Errors
     /// The address is neither, or the credentials cannot be read.
-    pub(super) fn at(address: &str, matches: &ArgMatches) -> anyhow::Result<Self> {
+    pub(super) fn at(
+        (argument, address): (&str, &str),
+        matches: &ArgMatches,
+    ) -> anyhow::Result<Self> {
         let credentials = Credentials::given(matches)?;
         let builder = credentials.client(address, ANSWER_WITHIN);
         let name = shown_url(address);
-        let expected = || format!("{name} is neither http://HOST nor https://HOST");
-        let url = Url::parse(address).with_context(expected)?;
+        let expected = || format!("{argument}: {name} is neither http://HOST nor https://HOST");
+        let url = Url::parse(address).with_context(|| WrongArgument(expected()))?;
         anyhow::ensure!(
             ["http", "https"].contains(&url.scheme()) && url.has_host(),
-            expected()
+            WrongArgument(expected())
         );
-        let token = matches.get_one::<PathBuf>("token-file").map(|file| {
-            let token =
-                fs::read_to_string(file).with_context(|| Unread(file.display().to_string()))?;
-            anyhow::Ok(token.trim().to_owned())
+        let token = given_token_file(matches).map(|file| file.token());
+        let tenant = matches.get_one::<String>("tenant").map(|id| {
+            let words = "--tenant cannot be sent as a header";
+            HeaderValue::try_from(id).with_context(|| WrongArgument(words.to_owned()))
         });
-        let tenant = matches
-            .get_one::<String>("tenant")
-            .map(|id| HeaderValue::try_from(id).context("--tenant cannot be sent as a header"));
         let since = matches.get_one::<u64>("since").copied();
         let since = since.map_or_else(|| seconds(SINCE).map_err(anyhow::Error::msg), Ok)?;
         Ok(Self {
@@ -140,9 +139,11 @@ impl Prometheus {
     pub(super) fn job(&self, run: &Run, choice: &Choice) -> anyhow::Result<Job> {
         let grid = Grid::until(whole(Clock::unix_time()), self.since_seconds);
         self.progress.borrow_mut().begin(1);
-        let found = self.range(&queries::launches(run.as_str()), grid)?;
-        let mut chosen = choose(launches(&found.series, grid), choice)
-            .with_context(|| format!("{} about run {run}", self.name))?;
+        let found = self.range(&job::launches_query(run.as_str()), grid)?;
+        let mut chosen = choose(launches(&found.series, grid), choice).map_err(|error| {
+            let wrong = format!("{} about run {run}: {error}", self.name);
+            anyhow::Error::msg(WrongArgument(wrong))
+        })?;
         self.date(run, &mut chosen.launch, grid)?;
         let asked = LaunchQueries::of(run.as_str(), &chosen.launch);
         self.progress.borrow_mut().begin(asked.queries.len());
@@ -165,7 +166,7 @@ impl Prometheus {
     ) -> anyhow::Result<Vec<Answer>> {
         let end = whole(Clock::unix_time()).saturating_sub(until_seconds);
         let length = self.since_seconds.saturating_sub(until_seconds);
-        anyhow::ensure!(length > 0, "--until is not after --since");
+        anyhow::ensure!(length > 0, WrongArgument("--until is not after --since".to_owned()));
         let grid = Grid::until(end, length);
         self.progress.borrow_mut().begin(queries.len());
         queries.iter().map(|query| self.range(query, grid)).collect()
@@ -179,7 +180,7 @@ impl Prometheus {
     /// Finds out when a launch, which a grid shows, and its latest attempt began, whatever time
     /// was asked for.
     fn date(&self, run: &Run, launch: &mut JobLaunch, mut grid: Grid) -> anyhow::Result<()> {
-        let query = queries::launch(run.as_str(), launch);
+        let query = job::launch_query(run.as_str(), launch);
         let shown = |grid: Grid| {
             self.progress.borrow_mut().begin(1);
             anyhow::Ok(launches(&self.range(&query, grid)?.series, grid))

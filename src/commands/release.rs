@@ -3,8 +3,8 @@
 use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
-use crate::commands::live::{push_args, seconds, send};
-use stepmem_engine::wire::request::ControlRequest;
+use crate::commands::live::{push_args, seconds_within, send};
+use stepmem_engine::wire::{ControlRequest, RELEASE_SECONDS_MAX};
 use stepmem_types::format::units::period;
 
 /// `stepmem release`.
@@ -18,14 +18,15 @@ fn arguments() -> clap::Command {
                 .long("for")
                 .value_name("DURATION")
                 .default_value("10m")
-                .value_parser(seconds)
+                .value_parser(|text: &str| seconds_within(text, 0, RELEASE_SECONDS_MAX))
                 .help("How long, up to 1d; 0s opens them again at once"),
         )
         .args(push_args())
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let seconds = matches.get_one::<u64>("for").copied().unwrap_or_default();
+    let seconds = matches.get_one::<u32>("for").copied().unwrap_or_default();
+    let seconds = u64::from(seconds);
     let done = match seconds {
         0 => "The devices are opened again.".to_owned(),
         seconds => {

@@ -10,11 +10,11 @@ use serde::Serialize;
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
 };
-use crate::commands::playback::play;
+use crate::commands::playback::{names, play};
 use crate::commands::summary::{self, Policy, policy, policy_args};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::findings::Transition;
-use stepmem_engine::output::status::{ExporterStatus, Status};
+use crate::store::open::Unread;
+use stepmem_engine::status::{ExporterStatus, StatedStatus};
+use stepmem_engine::{EngineConfig, Transition};
 use stepmem_types::format::clean::plain_json;
 
 /// `stepmem replay`.
@@ -44,14 +44,18 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
 /// raised and cleared findings, then the final status.
 ///
 /// # Errors
-/// As for [`play`], or writing failed. Earlier lines have been written then.
+/// As for [`play`], or the files have no record, or writing failed. Earlier lines have been
+/// written then.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
     out: impl Write,
 ) -> anyhow::Result<()> {
+    let files: Vec<&PathBuf> = files.into_iter().collect();
     let mut out = BufWriter::new(out);
-    let played = play(files, config, |_, _, transitions| {
+    let mut n_seen = 0_u64;
+    let played = play(files.iter().copied(), config, |_, _, transitions| {
+        n_seen += 1;
         for transition in transitions {
             write_line(&mut out, &Line::Transition(transition))?;
         }
@@ -59,11 +63,16 @@ pub fn run<'f>(
     });
     out.flush()?;
     let (engine, now) = played?;
+    // The end is seen, too.
+    anyhow::ensure!(
+        n_seen > 1,
+        Unread(format!("{}: the recording has no record", names(&files)))
+    );
     let exporter = ExporterStatus {
         version: env!("CARGO_PKG_VERSION").into(),
         ..ExporterStatus::default()
     };
-    write_line(&mut out, &Line::Status { status: &engine.status(now, exporter) })?;
+    write_line(&mut out, &Line::Status { status: engine.status(now, exporter).stated() })?;
     out.flush()?;
     Ok(())
 }
@@ -72,7 +81,7 @@ pub fn run<'f>(
 #[serde(untagged)]
 enum Line<'a> {
     Transition(&'a Transition),
-    Status { status: &'a Status },
+    Status { status: StatedStatus<'a> },
 }
 
 fn write_line(out: &mut impl Write, line: &Line<'_>) -> io::Result<()> {

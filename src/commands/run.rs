@@ -21,8 +21,9 @@ use crate::run::restarts::{RESTARTS_MAX, RestartOptions};
 use crate::run::signal_monitor;
 use crate::run::supervisor::{self, CommandLaunch, GateCodes};
 use crate::run::world;
+use crate::store::open::Unread;
 use crate::store::writable;
-use stepmem_report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGED_CODE};
+use stepmem_report::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGED_CODE};
 
 /// `stepmem run`.
 pub(super) const RUN: CommandRow = CommandRow { name: "run", arguments, run };
@@ -184,7 +185,8 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
         .map_err(|error| CommandError { exit: Exit::Unread, error })?;
     for name in [SUMMARY_JSON, ATTEMPTS] {
         let Some(path) = matches.get_one::<PathBuf>(name) else { continue };
-        let what = || format!("the command was not started: --{name}: {}", path.display());
+        let what =
+            || Unread(format!("the command was not started: --{name}: {}", path.display()));
         writable::file(path).with_context(what)?;
     }
     let launch = CommandLaunch {

@@ -10,12 +10,10 @@ use serde_json::Value;
 use crate::commands::args;
 use crate::commands::live::{LiveExporter, VERSION};
 use crate::output::report::Report;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::kind::Severity;
-use stepmem_engine::output::status::{DeviceProcessStatus, ExporterStatus, Status};
-use stepmem_report::explain::json::WindowsNow;
-use stepmem_report::summary::card;
-use stepmem_report::summary::model::Summary;
+use stepmem_engine::status::{DeviceProcessStatus, ExporterStatus, Status};
+use stepmem_engine::{Engine, Severity};
+use stepmem_report::explain::WindowsNow;
+use stepmem_report::summary::{self, Summary};
 use stepmem_snapshot::html::data;
 use stepmem_types::format::units::{grouped, whole_bytes};
 use stepmem_types::ids::{GpuUuid, Rank, SubjectId};
@@ -91,7 +89,7 @@ impl RunReport {
         to: &Path,
     ) -> anyhow::Result<()> {
         let order = self.keep_run();
-        let card = card::render(&self.summary);
+        let card = summary::render(&self.summary);
         let status = data(&self.status)?;
         let written = |answers: &str, n_past: usize| {
             let recorded = format!("{{\"status\":{status},\"answers\":{{{answers}}}}}");

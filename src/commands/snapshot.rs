@@ -208,7 +208,7 @@ fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
         );
     }
     if common.is_json {
-        return json(&diff, out);
+        return json(&json::diff(diff), out);
     }
     write!(out, "{}", text::diff(&diff, common.top))?;
     Ok(())
@@ -249,7 +249,7 @@ fn print_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<bool
     if let Some(to) = common.html.as_deref() {
         write_document(to, &html::ranks(&ranks))?;
     } else if common.is_json {
-        json(&ranks, out)?;
+        json(&json::ranks(ranks), out)?;
     } else {
         write!(out, "{}", text::ranks(&ranks, common.top))?;
     }

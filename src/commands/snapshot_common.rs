@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;
 
-use crate::commands::args::json_arg;
+use crate::commands::args::{WrongArgument, json_arg};
 use crate::commands::snapshot_file::read;
 use stepmem_snapshot::text::ShownMoment;
 use stepmem_snapshot::{DeviceReport, DeviceScene, Sites, Snapshot, before_zero_grad};
@@ -112,21 +112,26 @@ pub(super) fn ensure_moment(
     match moment {
         ShownMoment::End | ShownMoment::Peak | ShownMoment::Oom => {}
         ShownMoment::Step(step) => {
-            anyhow::ensure!(stage_of(step).is_some(), no_step(step, reports));
+            anyhow::ensure!(stage_of(step).is_some(), WrongArgument(no_step(step, reports)));
         }
         ShownMoment::Pass(step, pass) => {
-            let step_report = stage_of(step).with_context(|| no_step(step, reports))?;
+            let step_report =
+                stage_of(step).with_context(|| WrongArgument(no_step(step, reports)))?;
             let n_passes = step_report.backward_passes;
             anyhow::ensure!(
                 (1..=n_passes).contains(&pass),
-                "--at: no backward pass {pass} in step {step}, it has {n_passes}"
+                WrongArgument(format!(
+                    "--at: no backward pass {pass} in step {step}, it has {n_passes}"
+                ))
             );
         }
         ShownMoment::ZeroGrad(step) => {
-            stage_of(step).with_context(|| no_step(step, reports))?;
+            stage_of(step).with_context(|| WrongArgument(no_step(step, reports)))?;
             anyhow::ensure!(
                 reports.iter().any(|report| before_zero_grad(report, step).is_some()),
-                "--at: step {step} does not call zero_grad, as far as the snapshot shows"
+                WrongArgument(format!(
+                    "--at: step {step} does not call zero_grad, as far as the snapshot shows"
+                ))
             );
         }
     }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::commands::args::{CommandError, CommandRow, Exit};
+use crate::commands::args::{CommandError, CommandRow, Exit, WrongArgument};
 use crate::commands::snapshot_columns;
 use crate::commands::snapshot_common::{Common, ensure_moment, file, json, named_moment, path};
 use crate::commands::snapshot_file::shown;
@@ -138,16 +138,22 @@ fn ensure(moment: AskedMoment, reports: &[DeviceReport<'_>]) -> anyhow::Result<(
             ensure_moment(shown, reports)?;
             anyhow::ensure!(
                 reports.iter().any(|report| text::state(report, shown).is_some()),
-                "--at: the window has no such moment: memory did not run out"
+                WrongArgument(
+                    "--at: the window has no such moment: memory did not run out".to_owned()
+                )
             );
         }
         AskedMoment::After(event) => {
             let n_events = reports.iter().map(|report| report.scene.events.len()).max();
             let last = n_events.and_then(|n_events| n_events.checked_sub(1));
-            let last = last.context("--at: no such moment, the window has no events")?;
+            let last = last.with_context(|| {
+                WrongArgument("--at: no such moment, the window has no events".to_owned())
+            })?;
             anyhow::ensure!(
                 at(event) <= last,
-                "--at: no event {event}, the window has events 0 to {last}"
+                WrongArgument(format!(
+                    "--at: no event {event}, the window has events 0 to {last}"
+                ))
             );
         }
     }
@@ -184,7 +190,10 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             let steps = &report.scene.steps;
             (1..=id(steps.marks.len())).any(|slot| steps.label(slot) == Some(step))
         };
-        anyhow::ensure!(reports.iter().any(has), "--step: the snapshot has no step {step}");
+        anyhow::ensure!(
+            reports.iter().any(has),
+            WrongArgument(format!("--step: the snapshot has no step {step}"))
+        );
     }
     let wanted = matches.get_one::<AskedMoment>("at").copied();
     let moments: Vec<Option<(AliveMoment, String)>> =
@@ -192,13 +201,13 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     if let Some(wanted) = wanted {
         ensure(wanted, &reports)?;
     }
-    let devices: Vec<(EventList<'_>, EventsForm)> = reports
+    let devices: Vec<(EventList<'_>, EventsForm<'_>)> = reports
         .iter()
         .zip(&moments)
         .filter(|(_, moment)| wanted.is_none() || moment.is_some())
         .map(|(report, moment)| {
             let form = match moment {
-                Some((moment, _)) => EventsForm::Alive(*moment),
+                Some((moment, name)) => EventsForm::Alive(*moment, name),
                 None if matches.get_flag("reuse") => EventsForm::Reuse,
                 None => EventsForm::List,
             };
@@ -225,13 +234,11 @@ fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     if reports.is_empty() {
         writeln!(out, "{}", opened.nothing(&common))?;
     }
-    let names =
-        moments.iter().flatten().map(|(_, name)| name.as_str()).chain(std::iter::repeat(""));
-    for ((list, form), name) in devices.iter().zip(names) {
+    for (list, form) in &devices {
         let page = match form {
             EventsForm::List => text::list(list, extent),
             EventsForm::Reuse => text::reuse(list, extent),
-            EventsForm::Alive(moment) => text::alive(list, (moment.state, name), extent),
+            EventsForm::Alive(moment, name) => text::alive(list, (moment.state, name), extent),
         };
         writeln!(out, "\n{}", page.trim_end())?;
     }

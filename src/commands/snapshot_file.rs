@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use flate2::bufread::MultiGzDecoder;
 
-use crate::store::open::Unread;
+use crate::store::open::{IS_DIRECTORY, Unread};
 use crate::store::zstd::ZstdFrames;
 use stepmem_snapshot::{
     Machine, SNIFF_BYTES, Snapshot, Unreadable, Wrapping, check_pickle, finish, wrapping,
@@ -49,9 +49,7 @@ pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
     let file = File::open(path).with_context(|| Unread(shown()))?;
     let metadata = file.metadata().with_context(|| Unread(shown()))?;
     if metadata.is_dir() {
-        return Err(
-            NotASnapshot { path: shown(), reason: "it is a directory".to_owned() }.into()
-        );
+        return Err(NotASnapshot { path: shown(), reason: IS_DIRECTORY.to_owned() }.into());
     }
     let mut progress = ReadProgress::new(metadata.len());
     let file = Counted { file, progress: &mut progress };

@@ -1,7 +1,6 @@
 //! `stepmem status`: the status of a running exporter as a table for a terminal.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write, stdout};
 use std::thread;
 use std::time::Duration;
@@ -11,31 +10,26 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde::de::IgnoredAny;
 
-use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
+use crate::commands::args::{
+    CommandError, CommandRow, Exit, WrongArgument, json, json_arg, rank_arg, rank_of, run_arg,
+    run_of,
+};
 use crate::commands::credentials::credential_args;
 use crate::commands::failure;
-use crate::commands::live::{LiveExporter, STATUS_PATH};
-use crate::commands::prometheus::{self, Prometheus, prometheus_args};
+use crate::commands::known::{ensure_known, no_rank};
+use crate::commands::live::{LiveExporter, STATUS_PATH, URL};
+use crate::commands::prometheus::{self, PROMETHEUS, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use stepmem_detect::Signal;
-use stepmem_engine::devices::FailingDevice;
-use stepmem_engine::output::status::{
-    FindingStatus, ProcessStatus, RankStatus, RunStatus, Status,
-};
-use stepmem_report::job::launches::Choice;
-use stepmem_report::job::text;
-use stepmem_report::rank_table::{
-    RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
-};
+use stepmem_engine::status::{FindingStatus, ProcessStatus, Status};
+use stepmem_engine::words;
+use stepmem_report::job::{self, Choice};
+use stepmem_report::{RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks};
 use stepmem_types::format::clean::plain_json;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
-use stepmem_types::format::units::{
-    bytes, duration, many, or_unknown, percent, time_left_cell,
-};
-use stepmem_types::ids::{GpuUuid, ProcessId, Run, SubjectId};
-use stepmem_types::nvml_code::LIBRARY_MISSING;
+use stepmem_types::format::units::{many, or_unknown, percent, time_left_cell};
+use stepmem_types::ids::{ProcessId, Rank, Run, SubjectId};
 use stepmem_types::step::StepUnit;
-use stepmem_types::units::Bytes;
 
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
@@ -50,9 +44,9 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 /// The ranks that are shown, and their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusView {
-    pub run: Option<String>,
+    pub run: Option<Run>,
     /// Global rank.
-    pub rank: Option<u32>,
+    pub rank: Option<Rank>,
     /// The order of the ranks; by run and rank unless it is given.
     pub order: Option<RankOrder>,
     /// Set to show a line for every rank, regardless of their number.
@@ -70,8 +64,10 @@ fn fetch(exporter: &LiveExporter, view: &StatusView, is_json: bool) -> anyhow::R
         serde_json::from_str::<IgnoredAny>(&text).context("the answer is not JSON")?;
         return Ok(format!("{}\n", plain_json(text.trim_end())));
     }
-    let (status, n_hidden) = selected(exporter.status()?, view);
-    Ok(render(&status, n_hidden, &nobody(view), Reader::of_stdout()))
+    let status = exporter.status()?;
+    ensure_known(exporter.name(), &status, view.run.as_ref(), view.rank)?;
+    let (status, n_hidden) = selected(status, view);
+    Ok(render(&status, n_hidden, Reader::of_stdout()))
 }
 
 /// Asks Prometheus for the latest or the named launch of the run, as a table or as JSON.
@@ -79,27 +75,35 @@ fn of_prometheus(url: &str, matches: &ArgMatches, view: &StatusView) -> anyhow::
     let choice = matches.get_one::<String>("launch").cloned();
     let choice = choice.map_or(Choice::Latest, Choice::Named);
     let run = prometheus::run(view.run.as_ref())?;
-    let mut job = Prometheus::at(url, matches)?.job(&run, &choice)?;
+    let prometheus = Prometheus::at((PROMETHEUS, url), matches)?;
+    let mut job = prometheus.job(run, &choice)?;
     if matches.get_flag("json") {
         return Ok(plain_json(&json(&job)?).into_owned());
     }
-    job.ranks.retain(|rank| view.rank.is_none_or(|shown| rank.rank.get() == shown));
+    let ranks: Vec<Rank> = job.ranks.iter().map(|rank| rank.rank).collect();
+    if let Some(rank) = view.rank {
+        let absence = || {
+            WrongArgument(format!("{} has {}", prometheus.name(), no_rank(run, rank, &ranks)))
+        };
+        anyhow::ensure!(ranks.contains(&rank), absence());
+    }
+    job.ranks.retain(|rank| view.rank.is_none_or(|shown| rank.rank == shown));
     let n_rows_max = if view.is_all { usize::MAX } else { ROWS_MAX };
-    Ok(text::status(&job, n_rows_max, prometheus::shown()))
+    Ok(job::status(&job, n_rows_max, prometheus::shown()))
 }
 
 /// Returns the part of the status that the view shows, and the number of ranks that are left
 /// out because there are too many.
 fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
-    let is_shown = |run: &Run, rank: Option<u32>| {
-        view.run.as_ref().is_none_or(|shown| run.as_str() == shown)
+    let is_shown = |run: &Run, rank: Option<Rank>| {
+        view.run.as_ref().is_none_or(|shown| run == shown)
             && view.rank.is_none_or(|shown| rank.is_none_or(|rank| rank == shown))
     };
-    status.ranks.retain(|rank| is_shown(&rank.run, Some(rank.rank.get())));
+    status.ranks.retain(|rank| is_shown(&rank.run, Some(rank.rank)));
     status.runs.retain(|run| is_shown(&run.run, None));
     let is_narrow = view.run.is_some() || view.rank.is_some();
     let has_subject = |subject: &SubjectId| match subject {
-        SubjectId::Rank(id) => is_shown(&id.run, Some(id.rank.get())),
+        SubjectId::Rank(id) => is_shown(&id.run, Some(id.rank)),
         SubjectId::Process(_) | SubjectId::Device(_) => !is_narrow,
     };
     status.findings.retain(|finding| has_subject(&finding.subject));
@@ -120,19 +124,12 @@ fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
     (status, n_hidden)
 }
 
-/// Returns the sentence for a view that has no rank: others may push.
-fn nobody(view: &StatusView) -> String {
-    let rank = view.rank.map_or("rank".to_owned(), |rank| format!("rank {rank}"));
-    let run = view.run.as_ref().map_or(String::new(), |run| format!(" of run {run}"));
-    format!("No {rank}{run} pushes.")
-}
-
-/// Puts a status into words: the ranks, or the sentence that there is `nobody`, the unmanaged
+/// Puts a status into words: the ranks, or the sentence that there is none, the unmanaged
 /// processes, then the findings, the worst first.
-fn render(status: &Status, n_hidden: usize, nobody: &str, reader: Reader) -> String {
+fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
     let mut page = Page::new(reader.is_terminal).within(reader.columns);
     if status.ranks.is_empty() {
-        page.line(nobody);
+        page.line("No rank pushes.");
     } else {
         page.table(&rank_table(status));
     }
@@ -140,16 +137,12 @@ fn render(status: &Status, n_hidden: usize, nobody: &str, reader: Reader) -> Str
         let ranks = many(u64::try_from(n_hidden).unwrap_or(u64::MAX), "more rank");
         page.line(&format!("… and {ranks}, less severe; --all shows them"));
     }
-    let notes = host_memory(status).into_iter().chain(unknown_memory(status));
-    for words in status.runs.iter().filter_map(|run| ending(run, status.time)) {
-        page.paragraph(Indent::hanging(2), &words);
+    for note in words::notes(status) {
+        page.paragraph(Indent::hanging(2), note.words());
     }
-    for words in notes.chain(nvml_failures(status)).chain(gone_processes(status)) {
-        page.paragraph(Indent::hanging(2), &words);
-    }
-    for words in status.runs.iter().flat_map(shared_name) {
+    for shared in words::shared_names(status) {
         page.blank();
-        page.paragraph(Indent::hanging(2), &words);
+        page.paragraph(Indent::hanging(2), shared.words());
     }
     if !status.processes.is_empty() {
         page.blank();
@@ -174,99 +167,11 @@ fn render(status: &Status, n_hidden: usize, nobody: &str, reader: Reader) -> Str
         }
         page.paragraph(Indent { first: 2, rest: 2 }, advice);
     }
-    for ack in &status.acks {
-        let (title, left) =
-            (ack.kind.about().title, duration((ack.until - status.time).max(0.0)));
-        let words =
-            format!("Acknowledged for {left} more: {title}, {}: {}", ack.subject, ack.reason);
+    for acknowledged in words::acknowledged(status) {
         page.blank();
-        page.paragraph(Indent::hanging(0), &words);
+        page.paragraph(Indent::hanging(0), acknowledged.words());
     }
     page.into_text()
-}
-
-/// Returns sentences about memory that the ranks hold beyond that of their processes.
-fn host_memory(status: &Status) -> Vec<String> {
-    let has_runs = status.runs.len() > 1;
-    let with_words = status.ranks.iter().filter_map(|rank| {
-        let words = rank.host.as_deref()?.sentence.as_str();
-        let run = if has_runs { format!("Run {}, rank", rank.run) } else { "Rank".to_owned() };
-        (!words.is_empty()).then(|| format!("{run} {}: {words}.", rank.rank))
-    });
-    with_words.collect()
-}
-
-/// Returns a sentence for each reason for which the device memory of a rank's process is
-/// unknown.
-fn unknown_memory(status: &Status) -> impl Iterator<Item = String> {
-    let is_known = |rank: &&RankStatus| rank.process_estimated_bytes.is_some();
-    let unknown = status.ranks.iter().filter(|rank| !is_known(rank));
-    let reasons: BTreeSet<_> = unknown.filter_map(|rank| rank.process_used_state).collect();
-    reasons.into_iter().map(|state| {
-        let (words, name) = (state.words(), state.as_label());
-        format!("Device memory of a rank's process is unknown: NVML {words} ({name}).")
-    })
-}
-
-/// Returns sentences about NVML and devices that do not answer. A finding tells of a device that
-/// is lost.
-fn nvml_failures(status: &Status) -> impl Iterator<Item = String> {
-    let gpu = &status.gpu;
-    let whole = gpu.failure.as_deref().map(|code| {
-        if code == LIBRARY_MISSING {
-            return "No NVIDIA driver here: the memory of devices is not read.".to_owned();
-        }
-        let last = gpu.last_success_time.map_or_else(
-            || "; it has not since the exporter began".to_owned(),
-            |time| format!("; it last did {} ago", duration((status.time - time).max(0.0))),
-        );
-        format!("NVML does not answer ({code}){last}: what devices hold now is unknown.")
-    });
-    let has_finding = |uuid: &GpuUuid| {
-        status.findings.iter().any(|finding| finding.subject == SubjectId::Device(uuid.clone()))
-    };
-    let failing = gpu.failing.iter().filter(move |failing| !has_finding(&failing.uuid));
-    let of_device = failing.map(|FailingDevice { uuid, code }| {
-        format!("Device {uuid} answers only with an error ({code}): what it holds is unknown.")
-    });
-    whole.into_iter().chain(of_device)
-}
-
-/// Returns a sentence for each device that holds memory for processes that no longer exist.
-fn gone_processes(status: &Status) -> impl Iterator<Item = String> {
-    status.devices.iter().filter_map(|device| {
-        let gone: Vec<_> = device.processes.iter().filter(|process| process.is_gone).collect();
-        let first = gone.first()?;
-        let used = gone.iter().filter_map(|process| process.used).map(Bytes::as_f64).sum();
-        let pid = first.pid;
-        let (of, them) = match gone.len() {
-            1 => (format!("process {pid}"), "no longer exists"),
-            n => (format!("{n} processes, {pid} and others"), "no longer exist"),
-        };
-        Some(format!("{} still holds {} for {of}, which {them}.", device.uuid, bytes(used)))
-    })
-}
-
-/// Returns a sentence about when a run ends, where that is known.
-fn ending(run: &RunStatus, now: f64) -> Option<String> {
-    Some(format!("Run {} ends {}.", run.run, run.end_words(now)?))
-}
-
-/// Returns sentences about the consequences for this run of two programs under one run name.
-fn shared_name(run: &RunStatus) -> impl Iterator<Item = String> {
-    let refused = (run.challengers > 0).then(|| {
-        format!(
-            "Two programs push under the name {}; refused lately: {}. Give one of them another name (STEPMEM_RUN).",
-            run.run, run.challengers
-        )
-    });
-    let renamed = run.asked_for.as_ref().map(|name| {
-        format!(
-            "{} requested the name {name}, under which another program pushes. Give one of them another name (STEPMEM_RUN).",
-            run.run
-        )
-    });
-    refused.into_iter().chain(renamed)
 }
 
 fn devices(status: &Status) -> Table {
@@ -333,7 +238,7 @@ fn process_row(process: &ProcessStatus, name: Option<&str>, diagnoses: Cell) -> 
 
 fn arguments() -> clap::Command {
     clap::Command::new("status")
-        .about("Show the ranks, findings, devices and acknowledgements of a running exporter, or a run that Prometheus knows")
+        .about("Show the ranks, findings, devices and acknowledgments of a running exporter, or a run that Prometheus knows")
         .arg(
             Arg::new("url")
                 .long("url")
@@ -341,14 +246,8 @@ fn arguments() -> clap::Command {
                 .help(format!("Address of the exporter's status page [default: {STATUS_URL}]")),
         )
         .args(credential_args())
-        .arg(Arg::new("run").long("run").value_name("RUN").help("Show this run only"))
-        .arg(
-            Arg::new("rank")
-                .long("rank")
-                .value_name("RANK")
-                .value_parser(clap::value_parser!(u32))
-                .help("Show this rank only"),
-        )
+        .arg(run_arg("Show this run only"))
+        .arg(rank_arg("Show this rank only"))
         .arg(
             Arg::new("sort")
                 .long("sort")
@@ -379,8 +278,8 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
     let order = matches.get_one::<String>("sort");
     let view = StatusView {
-        run: matches.get_one::<String>("run").cloned(),
-        rank: matches.get_one::<u32>("rank").copied(),
+        run: run_of(matches),
+        rank: rank_of(matches),
         order: order
             .and_then(|name| RankOrder::ALL.into_iter().find(|order| order.name() == name)),
         is_all: matches.get_flag("all"),
@@ -389,7 +288,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     // The files are read again each time: they may have been renewed.
     let look = || match matches.get_one::<String>("prometheus") {
         Some(url) => of_prometheus(url, matches, &view),
-        None => fetch(&LiveExporter::at(url, matches)?, &view, is_json),
+        None => fetch(&LiveExporter::at((URL, url), matches)?, &view, is_json),
     };
     let every =
         matches.get_one::<u32>("watch").map(|every| Duration::from_secs((*every).into()));
@@ -424,16 +323,11 @@ mod tests {
     /// Returns a status in the form of the exporter's answer.
     fn status(parts: &Value) -> String {
         let mut status =
-            serde_json::to_value(stepmem_engine::output::status::Status::default()).unwrap();
+            serde_json::to_value(stepmem_engine::status::Status::default()).unwrap();
         for (key, part) in parts.as_object().unwrap() {
             status[key] = part.clone();
         }
-        render(
-            &serde_json::from_value(status).unwrap(),
-            0,
-            "No rank pushes.",
-            Reader::default(),
-        )
+        render(&serde_json::from_value(status).unwrap(), 0, Reader::default())
     }
 
     fn finding(kind: &str, severity: &str, subject: &Value) -> Value {

@@ -8,30 +8,23 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{
-    self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
-    with_settings,
+    self, CommandError, CommandRow, Exit, WrongArgument, is_replay_setting, json, json_arg,
+    recordings, run_arg, run_of, with_settings,
 };
 use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary;
-use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings};
+use crate::commands::live::{LiveExporter, URL, VERSION, instead_of_recordings};
 use crate::commands::playback::{self, Playback};
-use crate::commands::prometheus::{self, Prometheus, prometheus_args};
+use crate::commands::prometheus::{self, PROMETHEUS, Prometheus, prometheus_args};
 use crate::commands::reader::Reader;
 use crate::commands::run_report;
 use crate::input::recording;
 use crate::input::unpacked::has_document;
 use crate::store::open::Unread;
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_report::job::launches::Choice;
-use stepmem_report::job::text;
-use stepmem_report::summary::card;
-use stepmem_report::summary::model::Summary;
-use stepmem_report::summary::traceml_export::TraceMlExport;
-use stepmem_report::traceml;
-use stepmem_report::traceml::rows::PeakRows;
-use stepmem_report::traceml::trend::WINDOW_STEPS;
+use stepmem_engine::{Engine, EngineConfig, Event};
+use stepmem_report::job::{self, Choice};
+use stepmem_report::summary::{self, Summary, TraceMlExport};
+use stepmem_report::traceml::{self, PeakRows, WINDOW_STEPS};
 use stepmem_types::format::clean::plain_json;
 use stepmem_types::ids::Run;
 use stepmem_types::units::Uptime;
@@ -39,6 +32,10 @@ use stepmem_types::url::shown;
 
 /// `stepmem summary`.
 pub(super) const SUMMARY: CommandRow = CommandRow { name: "summary", arguments, run: command };
+
+/// The names of the policies.
+const STEPMEM: &str = "stepmem";
+const TRACEML: &str = "traceml";
 
 /// The policy that judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +49,14 @@ impl Policy {
     /// Reads `--policy` and `--window`.
     ///
     /// # Errors
-    /// The policy is unknown, or takes no window.
+    /// The policy takes no window.
     pub fn read(name: &str, window: Option<usize>) -> anyhow::Result<Self> {
         match (name, window) {
-            ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(WINDOW_STEPS))),
-            ("stepmem", None) => Ok(Self::Stepmem),
-            ("stepmem", Some(_)) => {
-                anyhow::bail!("--window needs --policy traceml: stepmem's covers the whole run")
-            }
-            (other, _) => anyhow::bail!("--policy {other:?} is neither stepmem nor traceml"),
+            (TRACEML, window) => Ok(Self::TraceMl(window.unwrap_or(WINDOW_STEPS))),
+            (_, None) => Ok(Self::Stepmem),
+            (_, Some(_)) => anyhow::bail!(WrongArgument(
+                "--window needs --policy traceml: stepmem's covers the whole run".to_owned()
+            )),
         }
     }
 }
@@ -88,7 +84,7 @@ impl SummaryForm {
     /// Returns the text of a summary; a card is as wide as the reader's terminal.
     fn text(self, summary: &Summary) -> anyhow::Result<String> {
         match self {
-            Self::Card => Ok(card::render_within(summary, Reader::of_stdout().columns)),
+            Self::Card => Ok(summary::render_within(summary, Reader::of_stdout().columns)),
             Self::Json => json(summary),
             Self::TraceMlJson => json(&TraceMlExport::of(summary)),
         }
@@ -110,7 +106,7 @@ pub fn run<'f>(
         Policy::TraceMl(window) => {
             let verdict = traceml_rows(files, window, question.run.as_ref())?.verdict();
             match question.form {
-                SummaryForm::Card => traceml::card::render(&verdict),
+                SummaryForm::Card => traceml::render(&verdict),
                 SummaryForm::Json | SummaryForm::TraceMlJson => json(&verdict)?,
             }
         }
@@ -143,9 +139,10 @@ fn traceml_rows<'f>(
     window: usize,
     run: Option<&Run>,
 ) -> anyhow::Result<PeakRows> {
+    let files: Vec<&PathBuf> = files.into_iter().collect();
     let mut rows = PeakRows::new(window);
     let mut found: Option<Run> = run.cloned();
-    let gaps = recording::merged(files, |line| {
+    let gaps = recording::merged(files.iter().copied(), |line| {
         let event = line.into_event();
         if let Event::Reading(sample) = &event {
             rows.gpu(sample);
@@ -158,8 +155,11 @@ fn traceml_rows<'f>(
             } else {
                 anyhow::ensure!(
                     run.is_some(),
-                    "the recording has more than one run; name one with --run: {of}, {}",
-                    sample.run
+                    WrongArgument(format!(
+                        "{}: the recording has more than one run; name one with --run: {of}, {}",
+                        playback::names(&files),
+                        sample.run
+                    ))
                 );
             }
         }
@@ -190,25 +190,28 @@ fn replayed<'f>(
 ) -> anyhow::Result<(Engine, Uptime, Summary)> {
     // No rank of a recording is forgotten before its end.
     let config = EngineConfig { rank_retention: Duration::MAX, ..config };
+    let files: Vec<&PathBuf> = files.into_iter().collect();
     let mut replay = Playback::new(config, |_, _, _| Ok(()));
-    let gaps = recording::merged(files, |line| replay.take(line))?;
+    let gaps = recording::merged(files.iter().copied(), |line| replay.take(line))?;
     playback::say(&gaps);
     let (engine, now) = replay.finish()?;
     let runs: Vec<&Run> = engine.runs().collect();
     let names = || runs.iter().map(|run| run.as_str()).collect::<Vec<_>>().join(", ");
+    let recording = || format!("{}: the recording", playback::names(&files));
     let run = match (run, runs.as_slice()) {
         (Some(run), _) => run,
         (None, [run]) => run,
-        (None, []) => anyhow::bail!("the recording has no step"),
-        (None, _) => anyhow::bail!(
-            "the recording has {} runs; name one with --run: {}",
+        (None, []) => anyhow::bail!(Unread(format!("{} has no step", recording()))),
+        (None, _) => anyhow::bail!(WrongArgument(format!(
+            "{} has {} runs; name one with --run: {}",
+            recording(),
             runs.len(),
             names()
-        ),
+        ))),
     };
-    let report = engine
-        .run(run, now)
-        .with_context(|| format!("the recording has no run {run}; it has: {}", names()))?;
+    let report = engine.run(run, now).with_context(|| {
+        WrongArgument(format!("{} has no run {run}; it has: {}", recording(), names()))
+    })?;
     let summary = Summary::of(&report, None);
     Ok((engine, now, summary))
 }
@@ -242,7 +245,7 @@ fn live_summary(
 /// Writes the document of a run.
 fn write_html(matches: &ArgMatches, run: Option<Run>, to: &Path) -> anyhow::Result<()> {
     if let Some(url) = matches.get_one::<String>("url") {
-        let exporter = LiveExporter::at(url, matches)?;
+        let exporter = LiveExporter::at((URL, url), matches)?;
         let summary = live_summary(&exporter, url, run)?;
         return run_report::of_exporter(&exporter, summary, to);
     }
@@ -269,10 +272,10 @@ fn of_prometheus(
 ) -> anyhow::Result<String> {
     let choice = matches.get_one::<String>("launch").cloned();
     let choice = choice.map_or(Choice::Latest, Choice::Named);
-    let run = prometheus::run(question.run.as_ref().map(Run::as_str))?;
-    let job = Prometheus::at(url, matches)?.job(&run, &choice)?;
+    let run = prometheus::run(question.run.as_ref())?;
+    let job = Prometheus::at((PROMETHEUS, url), matches)?.job(run, &choice)?;
     Ok(match question.form {
-        SummaryForm::Card => text::card(&job, prometheus::shown()),
+        SummaryForm::Card => job::card(&job, prometheus::shown()),
         SummaryForm::Json | SummaryForm::TraceMlJson => json(&job)?,
     })
 }
@@ -283,12 +286,7 @@ fn arguments() -> clap::Command {
         .arg(recordings().required(false).required_unless_present_any(["url", "prometheus"]))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with_all(["policy", "window"]))
         .args(credential_args())
-        .arg(
-            Arg::new("run")
-                .long("run")
-                .value_name("RUN")
-                .help("Run to summarize; optional when the recordings or the exporter have only one run"),
-        )
+        .arg(run_arg("Run to summarize; optional when the recordings or the exporter have only one run"))
         .args(policy_args())
         .args(prometheus_args(["FILE", "url", "config.file", "policy", "window", "format"]))
         .arg(json_arg("Print JSON"))
@@ -324,7 +322,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         return Ok(Exit::Success);
     }
     if let Some(url) = matches.get_one::<String>("url") {
-        let text = live(&LiveExporter::at(url, matches)?, url, question)?;
+        let text = live(&LiveExporter::at((URL, url), matches)?, url, question)?;
         out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }
@@ -346,7 +344,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     };
     let Some(summary) = launch_summary::of_folder(folder)? else {
         let summed = run(&files, settings.engine, &question, out);
-        summed.context("there is no summary")?;
+        summed.map_err(launch_summary::without_summary)?;
         return Ok(Exit::Success);
     };
     let text = question.form.text(&asked_for(summary, &question)?)?;
@@ -357,7 +355,8 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
 /// Returns a summary if it is of the run that is asked for, or none is named.
 fn asked_for(summary: Summary, question: &SummaryQuestion) -> anyhow::Result<Summary> {
     if let Some(run) = question.run.as_ref().filter(|run| **run != summary.run) {
-        anyhow::bail!("there is no run {run}; the summary is of {}", summary.run);
+        let words = format!("there is no run {run}; the summary is of {}", summary.run);
+        anyhow::bail!(WrongArgument(words));
     }
     Ok(summary)
 }
@@ -368,7 +367,8 @@ pub(super) fn policy_args() -> [Arg; 2] {
         Arg::new("policy")
             .long("policy")
             .value_name("POLICY")
-            .default_value("stepmem")
+            .value_parser([STEPMEM, TRACEML])
+            .default_value(STEPMEM)
             .help("Diagnose as stepmem does, or as TraceML 0.3.6 does (traceml)"),
         Arg::new("window")
             .long("window")
@@ -388,7 +388,7 @@ pub(super) fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
 fn question(matches: &ArgMatches) -> anyhow::Result<SummaryQuestion> {
     Ok(SummaryQuestion {
         policy: policy(matches)?,
-        run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
+        run: run_of(matches),
         form: match (matches.contains_id("format"), matches.get_flag("json")) {
             (true, _) => SummaryForm::TraceMlJson,
             (false, true) => SummaryForm::Json,

@@ -11,17 +11,15 @@ use clap::{Arg, ArgMatches, Command};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::commands::args::{CommandError, Exit};
+use crate::commands::args::{CommandError, Exit, rank_arg, rank_of, run_arg, run_of};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{
-    LiveExporter, is_named, push_url_arg, token, token_arg, told_push_address,
+    LiveExporter, URL, is_named, push_url_arg, token, token_arg, told_push_address,
 };
-use stepmem_engine::diagnosis::site_words;
-use stepmem_engine::output::snapshot_status::SnapshotStatus;
-use stepmem_engine::output::status::Status;
-use stepmem_engine::wire::request::ControlRequest;
+use stepmem_engine::status::{SnapshotStatus, Status};
+use stepmem_engine::wire::ControlRequest;
+use stepmem_engine::{SNAPSHOT_STEPS_MAX, words};
 use stepmem_types::format::clean::clean;
-use stepmem_types::ids::Run;
 
 /// The name of the subcommand.
 pub(super) const NAME: &str = "take";
@@ -35,17 +33,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The arguments of the command.
 pub(super) fn arguments() -> Command {
-    let number = |name: &'static str| {
-        Arg::new(name).long(name).value_name("N").value_parser(clap::value_parser!(u32))
-    };
+    let steps = Arg::new("steps").long("steps").value_name("N");
+    let steps =
+        steps.value_parser(clap::value_parser!(u32).range(1..=SNAPSHOT_STEPS_MAX.into()));
+    let steps = steps.help("Steps to record, 1 to 1000 [default: --snapshot.steps]");
     let url = |name: &'static str, help: &'static str, default: &'static str| {
         Arg::new(name).long(name).value_name("URL").default_value(default).help(help)
     };
     Command::new(NAME)
         .about("Ask a live rank for a snapshot, and wait for its file and verdict")
-        .arg(Arg::new("run").long("run").value_name("RUN").required(true).help("The run"))
-        .arg(number("rank").required(true).help("The rank"))
-        .arg(number("steps").help("Steps to record, 1 to 1000 [default: --snapshot.steps]"))
+        .arg(run_arg("The run").required(true))
+        .arg(rank_arg("The rank").required(true))
+        .arg(steps)
         .arg(url("url", "Address of the exporter's status page", STATUS_URL))
         .arg(push_url_arg("push-url").help(PUSH_URL_HELP))
         .arg(token_arg())
@@ -66,11 +65,13 @@ struct Asked {
 
 fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
-    let run = Run::new(&text("run")).context("--run")?;
-    let rank = matches.get_one::<u32>("rank").copied().unwrap_or_default();
-    let page = LiveExporter::at(&text("url"), matches)?;
-    let push = told_push_address(matches.get_one("push-url"), &text("url"), &page)?;
-    let push = LiveExporter::at(&push, matches)?;
+    let (Some(run), Some(rank)) = (run_of(matches), rank_of(matches)) else {
+        return Ok(Exit::Usage);
+    };
+    let page = LiveExporter::at((URL, &text("url")), matches)?;
+    let given = ("--push-url", matches.get_one("push-url"));
+    let (source, push) = told_push_address(given, &text("url"), &page)?;
+    let push = LiveExporter::at((source, &push), matches)?;
     let push = push.with_token(token(matches)?);
     let is_default = matches.value_source("url") == Some(ValueSource::DefaultValue);
     if is_default && !is_named(matches.get_one("push-url")) {
@@ -78,7 +79,7 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
     let steps = matches.get_one::<u32>("steps");
     let path = ["v1", "runs", run.as_str(), "snapshot"].map(str::to_owned);
-    let body = json!({ "rank": rank, "steps": steps });
+    let body = json!({ "rank": rank.get(), "steps": steps });
     let answer = push.post(&ControlRequest { path: path.to_vec(), body })?;
     let Asked { id } = serde_json::from_str(&answer).context("the answer has no id")?;
     writeln!(stdout().lock(), "a snapshot is requested from rank {rank} of {run}")?;
@@ -119,7 +120,7 @@ fn finished(snapshot: &SnapshotStatus, status: &Status) -> anyhow::Result<Option
     let rank = status.ranks.iter().find(|rank| rank.id() == snapshot.rank);
     let site = rank.and_then(|rank| rank.site.as_ref());
     if let Some(site) = site.filter(|_| snapshot.verdict.is_some()) {
-        writeln!(out, "verdict: {}", site_words::verdict(site))?;
+        writeln!(out, "verdict: {}", words::verdict(site))?;
     }
     Ok(Some(Exit::Success))
 }

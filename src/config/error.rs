@@ -23,7 +23,7 @@ impl fmt::Display for StartupProblem {
     }
 }
 
-/// One mistake in the settings.
+/// A mistake in the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum Mistake {
     /// A value that its setting does not take.
@@ -53,7 +53,7 @@ pub enum Mistake {
     #[error("{0}")]
     UnknownArgument(String),
     /// The file of settings cannot be read or parsed.
-    #[error("{path}: {reason}")]
+    #[error("{source_name}: {path}: {reason}")]
     File {
         /// The flag or variable that names it.
         source_name: &'static str,
@@ -147,6 +147,9 @@ pub enum ValueError {
     /// Not a duration, or one above a year.
     #[error("{0:?} is not a duration such as 90s, 10m or 6h, up to a year")]
     Duration(String),
+    /// A number without a unit where a duration is asked for.
+    #[error("{0:?} has no unit: write {0}s, {0}m or {0}h")]
+    UnitMissing(String),
     /// Neither a time nor a duration.
     #[error(
         "{0:?} is neither a time such as 2026-12-05T18:00:00+01:00 nor a duration such as 90m or 6h, up to a year"

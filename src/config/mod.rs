@@ -6,7 +6,7 @@ pub mod environment;
 pub mod error;
 mod file;
 pub mod keys;
-mod misspelt;
+mod misspelled;
 mod otlp;
 pub mod page;
 pub mod settings;

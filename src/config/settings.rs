@@ -11,8 +11,7 @@ use crate::config::web_file::WebFile;
 use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
 use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::requests::snapshots::SnapshotSettings;
+use stepmem_engine::{EngineConfig, SnapshotSettings};
 use stepmem_types::device::PodName;
 
 /// All mistakes in the settings, one per line.
@@ -20,7 +19,8 @@ use stepmem_types::device::PodName;
 #[error("{}", lines(.mistakes))]
 pub struct ConfigError {
     pub mistakes: Vec<Mistake>,
-    /// What the other settings, and defaults, make: for what else is wrong.
+    /// The settings without mistakes, and defaults for the rest: further problems are searched
+    /// for with them.
     pub usable: Box<Settings>,
 }
 

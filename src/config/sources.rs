@@ -11,7 +11,7 @@ use crate::config::error::{Mistake, StartupProblem};
 use crate::config::settings::{ConfigError, Draft, Settings, StartMode};
 use crate::config::table::{SETTINGS, Setting};
 use crate::config::web_file::WebFile;
-use crate::config::{file, keys, misspelt, otlp};
+use crate::config::{file, keys, misspelled, otlp};
 
 /// The command line's part of the settings.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +78,7 @@ impl Sources {
     /// Every mistake in any source.
     pub fn read(&self) -> Result<Settings, ConfigError> {
         let names = environment::names();
-        let mut warnings = misspelt::sentences(names.iter().map(String::as_str));
+        let mut warnings = misspelled::sentences(names.iter().map(String::as_str));
         let settings = self.read_in(&environment::of_process)?;
         warnings.extend(settings.web_file.as_ref().and_then(WebFile::warning));
         Ok(Settings { warnings, ..settings })
@@ -169,7 +169,7 @@ impl Sources {
         mistakes.extend(unknown.map(|key| Mistake::UnknownKey {
             file: file.clone(),
             key: key.clone(),
-            meant: misspelt::meant(key),
+            meant: misspelled::meant(key),
         }));
         (file, values)
     }
@@ -359,6 +359,7 @@ mod tests {
             "367days",
             "\"367days\" is not a duration such as 90s, 10m or 6h, up to a year",
         );
+        check("stop.linger", "5", "\"5\" has no unit: write 5s, 5m or 5h");
         check("push.unix-socket", ":600", "\"\" is not an absolute path");
         check("push.unix-socket", "/s:1000", "mode \"1000\" is not octal, of 0 to 777");
         check("log.level", "loud", "\"loud\" is none of off, error, warn, info, debug, trace");

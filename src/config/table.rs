@@ -12,7 +12,7 @@ use crate::config::values::{
 };
 use crate::input::push::bodies::BODY_BYTES_MAX;
 use crate::output::otlp::config::Endpoint;
-use stepmem_engine::config::EngineConfig;
+use stepmem_engine::EngineConfig;
 use stepmem_types::ids::Run;
 
 #[derive(Debug)]
@@ -144,7 +144,7 @@ pub const SETTINGS: &[Setting] = &[
         "Forget a rank after this long without a push. Until then it resumes its window when it pushes again.",
         |d, v| put(&mut d.settings.engine.rank_retention, v, duration)).by_default("6h"),
     setting("rank.max", "N",
-        "Maximum number of ranks across all runs (1 to 65536). Each takes up to 370 KiB of memory. Empty means 64 with \
+        "Maximum number of ranks across all runs (1 to 65536). Each takes up to 368 KiB of memory. Empty means 64 with \
          --sidecar, otherwise 1024.",
         |d, v| put(&mut d.ranks_max, v, |v| if v.is_empty() { Ok(None) } else { number(1, 65_536_u64)(v).map(Some) })),
     setting("rank.peak-interval", "DURATION",
@@ -271,7 +271,7 @@ pub const SETTINGS: &[Setting] = &[
         "Also export the metrics of OpenTelemetry's hardware conventions (hw.gpu.memory.*).",
         |d, v| put(&mut d.otlp.semconv, v, switch)).by_default("false"),
     setting(keys::STATE_FILE, "PATH",
-        "File that keeps the windows of all ranks across restarts of the exporter: up to 370 KiB per rank, written every \
+        "File that keeps the windows of all ranks across restarts of the exporter: up to 368 KiB per rank, written every \
          10 s and on shutdown. A second exporter with the same file keeps no state until the first ends (PATH.lock next to it says so). Empty disables it.",
         |d, v| put(&mut d.settings.state_file, v, |v| Ok(path(v)))),
     setting(keys::SUMMARY_DIR, "PATH",

@@ -85,7 +85,12 @@ pub(super) fn any_duration(value: &str) -> Result<Duration, ValueError> {
     humantime::parse_duration(value)
         .ok()
         .filter(|duration| *duration <= DURATION_MAX)
-        .ok_or_else(|| ValueError::Duration(value.to_owned()))
+        .ok_or_else(|| {
+            let is_number =
+                !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+            let error = if is_number { ValueError::UnitMissing } else { ValueError::Duration };
+            error(value.to_owned())
+        })
 }
 
 /// Parses a duration above 0 and up to a year.

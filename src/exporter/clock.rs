@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use stepmem_engine::output::saved_state::SavedState;
+use stepmem_engine::saved::SavedState;
 use stepmem_types::units::Uptime;
 
 /// Returns the uptime of this exporter, continued from the exporter whose state it resumes.

@@ -23,13 +23,11 @@ use crate::exporter::summaries::writer::{Summaries, SummarySource, WaitingSummar
 use crate::input::push::inbox::{Reply, Submission};
 use crate::net::peer::Peer;
 use crate::output::web::{StatusRequest, SummaryRequest};
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::{Effect, Event, Handled, Receipt};
-use stepmem_engine::metrics::table;
-use stepmem_engine::output::status::Status;
-use stepmem_engine::ranks::refusal::Refusal;
-use stepmem_engine::requests::causes::{AnalysisOutcome, AnalysisRequest, SnapshotAnalysis};
-use stepmem_engine::requests::tracker::RankRequest;
+use stepmem_engine::status::Status;
+use stepmem_engine::{
+    AnalysisOutcome, AnalysisRequest, Effect, Engine, Event, Handled, RankRequest, Receipt,
+    Refusal, SnapshotAnalysis, metrics,
+};
 use stepmem_types::end::{EndAuthority, EndReport, RankEnd};
 use stepmem_types::ids::{GpuUuid, Rank, RankId, Run};
 use stepmem_types::step::StepSample;
@@ -152,7 +150,7 @@ impl EngineTask {
                     self.look_for_oom_kills(false);
                     self.exporter.read_process();
                     let status = self.judge_and_publish(submissions.len());
-                    self.exporter.series = table::count_series(&status);
+                    self.exporter.series = metrics::count_series(&status);
                     self.keep_summaries(&status).await;
                     let now = self.now();
                     if let Some(state) = &mut self.state {

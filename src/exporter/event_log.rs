@@ -1,14 +1,10 @@
 //! The log of what the engine took and refused, and of the findings that changed.
 
 use crate::net::peer::Peer;
-use stepmem_engine::event::Event;
-use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::kind::Severity;
-use stepmem_engine::ranks::refusal::Refusal;
-use stepmem_engine::requests::causes::{
-    AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
+use stepmem_engine::{
+    AnalysisOutcome, Event, HoldersOutcome, HoldersReport, RankRequest, Refusal, RequestKind,
+    Severity, SnapshotAnalysis, Transition, TransitionState,
 };
-use stepmem_engine::requests::tracker::{RankRequest, RequestKind};
 use stepmem_types::end::RankEnd;
 use stepmem_types::ids::{ProcessId, Rank, RankId, SubjectId};
 

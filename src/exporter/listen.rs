@@ -44,8 +44,8 @@ impl Addresses {
     }
 }
 
-/// Returns where a person on this host opens what listens on an address. Nobody can open the
-/// address of all interfaces: loopback stands for it.
+/// Returns the address at which a person on this host opens what listens on an address. Nobody
+/// can open the address of all interfaces: loopback stands for it.
 pub fn opened(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, address.port()).into(),
@@ -117,28 +117,32 @@ fn explained<T>(
     result: anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     result
-        .map_err(
-            |error| {
-                if is_taken(&error) { error.context(remedy(kind, address)) } else { error }
-            },
-        )
+        .map_err(|error| match remedy(kind, address, &error) {
+            Some(remedy) => error.context(remedy),
+            None => error,
+        })
         .with_context(|| format!("cannot listen on {address} ({})", kind.what))
 }
 
-fn is_taken(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref().map(io::Error::kind);
-    kind == Some(ErrorKind::AddrInUse)
-}
-
-/// Returns the remedy for a port that another program listens on.
-fn remedy(kind: ListenerKind, address: SocketAddr) -> String {
-    let free = SocketAddr::new(address.ip(), 0);
-    format!(
-        "another program listens on port {}, perhaps another stepmem: stop it, or take another port with --{} ({free} takes \
-         any that is free)",
-        address.port(),
-        kind.setting
-    )
+/// Returns the remedy for an address that another program has, that needs a right, or that is
+/// not one of this machine; `None` of another error.
+fn remedy(kind: ListenerKind, address: SocketAddr, error: &anyhow::Error) -> Option<String> {
+    let (ip, port, setting) = (address.ip(), address.port(), kind.setting);
+    let free = SocketAddr::new(ip, 0);
+    match error.downcast_ref::<io::Error>()?.kind() {
+        ErrorKind::AddrInUse => Some(format!(
+            "another program listens on port {port}, perhaps another stepmem: stop it, or take another port with --{setting} \
+             ({free} takes any that is free)"
+        )),
+        ErrorKind::PermissionDenied => Some(format!(
+            "this user may not listen on port {port} (below net.ipv4.ip_unprivileged_port_start, usually 1024, that needs \
+             CAP_NET_BIND_SERVICE): take another port with --{setting}"
+        )),
+        ErrorKind::AddrNotAvailable => Some(format!(
+            "{ip} is not an address of this machine: give --{setting} one that is, or :{port} for all"
+        )),
+        _ => None,
+    }
 }
 
 fn bind(
@@ -285,6 +289,29 @@ async fn lock_of(path: &Path) -> Option<File> {
             Err(TryLockError::Error(error)) => {
                 tracing::warn!(lock = %lock_path.display(), %error, "the push socket has no lock");
                 return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, ErrorKind};
+
+    use crate::exporter::listen::{WEB, explained};
+
+    #[test]
+    fn address_that_cannot_be_had_is_said_with_its_reason_and_setting() {
+        for (error, why) in [
+            (ErrorKind::AddrInUse, "another program listens on port 80"),
+            (ErrorKind::PermissionDenied, "this user may not listen on port 80 (below net."),
+            (ErrorKind::AddrNotAvailable, "10.0.0.9 is not an address of this machine"),
+        ] {
+            let failed: anyhow::Result<()> = Err(io::Error::from(error).into());
+            let error = explained(WEB, "10.0.0.9:80".parse().unwrap(), failed).unwrap_err();
+            let said = format!("{error:#}");
+            for part in ["cannot listen on 10.0.0.9:80 (web): ", why, "--web.listen-address"] {
+                assert!(said.contains(part), "{part}: {said}");
             }
         }
     }

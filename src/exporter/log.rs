@@ -41,11 +41,11 @@ pub fn to_stderr(log: &LogSettings) {
     let level: LevelFilter = log.level.parse().unwrap_or(LevelFilter::INFO);
     let of_sdk = level.min(LevelFilter::WARN);
     let targets = Targets::new().with_default(level).with_target("opentelemetry_sdk", of_sdk);
-    let is_coloured = io::stderr().is_terminal();
+    let is_colored = io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(CleanLog { is_json: log.is_json })
-        .with_ansi(is_coloured)
+        .with_ansi(is_colored)
         .with_target(false)
         // By default, tracing reports its own write error on standard error, and then panics.
         .log_internal_errors(false);
@@ -98,7 +98,7 @@ fn text_line(event: &str) -> Cow<'_, str> {
             line.push('…');
             break;
         }
-        let (part, after) = rest.split_at_checked(n_colouring(rest)).unwrap_or_default();
+        let (part, after) = rest.split_at_checked(n_coloring(rest)).unwrap_or_default();
         if !part.is_empty() {
             line.push_str(part);
             rest = after;
@@ -115,7 +115,7 @@ fn text_line(event: &str) -> Cow<'_, str> {
 }
 
 /// Returns the length of the sequence that colors text at the beginning; 0 without one.
-fn n_colouring(text: &str) -> usize {
+fn n_coloring(text: &str) -> usize {
     let Some(rest) = text.strip_prefix(SEQUENCE) else { return 0 };
     let is_number = |c: char| c.is_ascii_digit() || c == ';';
     let numbers = rest.len() - rest.trim_start_matches(is_number).len();
@@ -151,7 +151,7 @@ mod tests {
     use crate::exporter::log::{EVENT_BYTES_MAX, json_line, text_line};
 
     #[test]
-    fn event_is_one_clean_line_with_its_colours() {
+    fn event_is_one_clean_line_with_its_colors() {
         let event = "\u{1b}[2mnow\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m a\nb\u{9b}2J\u{202e}\u{1b}]0;x\u{7}";
         let expected = "\u{1b}[2mnow\u{1b}[0m \u{1b}[33m WARN\u{1b}[0m a\\nb\\u{9b}2J\\u{202e}\\u{1b}]0;x\\u{7}";
         assert_eq!(text_line(event), expected);

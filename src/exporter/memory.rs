@@ -1,7 +1,7 @@
 //! Memory that the process does not need: freed memory, and the code of the start.
 
 use crate::exporter::own_process;
-use stepmem_engine::output::saved_state::SavedState;
+use stepmem_engine::saved::SavedState;
 
 /// Size from which memory is its own mapping, which is unmapped when it is freed: glibc's
 /// default, fixed. Otherwise glibc raises it to the largest size that was ever freed, and keeps

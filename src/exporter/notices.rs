@@ -7,15 +7,14 @@ use tokio::sync::mpsc;
 
 use crate::exporter::summaries::directory::WrittenFiles;
 use crate::store::left;
-use stepmem_engine::findings::Transition;
-use stepmem_engine::ranks::lifetime::Moment;
-use stepmem_report::summary::model::Summary;
-use stepmem_report::summary::planned::RestartsSoFar;
+use stepmem_engine::Transition;
+use stepmem_engine::lifetime::Moment;
+use stepmem_report::summary::{RestartsSoFar, Summary};
 
 /// Maximum number of notices that wait to be read. Later ones are lost; a person reads no more.
 const WAITING_MAX: usize = 1024;
 
-/// One notice.
+/// A notice.
 #[derive(Debug)]
 pub(crate) enum Notice {
     Finding(Box<Transition>),

@@ -56,7 +56,7 @@ struct WatchedProcess {
     _wait: Option<oneshot::Sender<()>>,
 }
 
-/// One counter.
+/// A counter.
 #[derive(Debug, Default)]
 struct CountedGroup {
     seen: u64,

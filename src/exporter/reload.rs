@@ -38,12 +38,12 @@ impl ReloadedFiles {
 /// Reads the token again until the exporter stops. A file with an error leaves the token as it
 /// was.
 pub(super) async fn keep_token(
-    path: PathBuf,
+    (setting, path): (&'static str, PathBuf),
     tokens: watch::Sender<Token>,
     mut files: ReloadedFiles,
 ) -> anyhow::Result<()> {
     let at_start = TokenFile { path: path.clone(), token: tokens.borrow().clone() };
-    for warning in token_warnings(&at_start) {
+    for warning in token_warnings(setting, &at_start) {
         tracing::warn!("{warning}");
     }
     let mut is_failing = false;
@@ -63,7 +63,7 @@ pub(super) async fn keep_token(
             }
             Err(error) => {
                 if !is_failing {
-                    tracing::warn!(%error, "token not reloaded; the previous one stays in force");
+                    tracing::warn!(setting, %error, "token not reloaded; the previous one stays in force");
                 }
                 is_failing = true;
             }
@@ -73,16 +73,16 @@ pub(super) async fn keep_token(
 }
 
 /// Returns a sentence of warning for a token that can be guessed, and for one that every user of
-/// the machine can read.
-pub fn token_warnings(TokenFile { path, token }: &TokenFile) -> Vec<String> {
+/// the machine can read, with the setting that names its file.
+pub fn token_warnings(setting: &str, TokenFile { path, token }: &TokenFile) -> Vec<String> {
     let (shown, n_bytes) = (path.display(), token.0.len());
     let short = (n_bytes < TOKEN_BYTES_MIN).then(|| {
         format!(
-            "{shown}: the token is short, with {n_bytes} bytes: use at least {TOKEN_BYTES_MIN} random characters"
+            "{setting}: {shown}: the token is short, with {n_bytes} bytes: use at least {TOKEN_BYTES_MIN} random characters"
         )
     });
     let public = open::public_mode(path).map(|_| {
-        format!("{shown}: every user can read the token: make it readable only by its owner")
+        format!("{setting}: {shown}: every user can read the token: make it readable only by its owner")
     });
     short.into_iter().chain(public).collect()
 }

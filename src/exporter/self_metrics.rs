@@ -14,7 +14,7 @@ use crate::input::push::inbox::PushCounts;
 use crate::net::access::AccessCounts;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
-use stepmem_engine::output::status::{CollectorStatus, ExporterStatus, LabelCounts};
+use stepmem_engine::status::{CollectorStatus, ExporterStatus, LabelCounts};
 
 /// The figures of the exporter itself that the engine does not know.
 pub(super) struct ExporterFigures {
@@ -51,22 +51,22 @@ impl ExporterFigures {
         let exports = self.export.as_ref().map(|counts| counts.results());
         ExporterStatus {
             version: env!("CARGO_PKG_VERSION").into(),
-            pushes: labelled(self.push.results()),
+            pushes: labeled(self.push.results()),
             push_seconds: self.push.durations(),
             inbox_depth,
             devices_hint: self.devices_hint.map(Into::into),
             collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: LabelCounts::new(),
-            summaries: labelled(summaries.results()),
-            recording_lines: labelled(recorder.into_iter().flat_map(EventRecorder::results)),
+            summaries: labeled(summaries.results()),
+            recording_lines: labeled(recorder.into_iter().flat_map(EventRecorder::results)),
             recordings_given_up: recorder.map(EventRecorder::given_up),
             snapshot_analyses: LabelCounts::new(),
             snapshot_timelines: LabelCounts::new(),
             looks: LabelCounts::new(),
-            connections_shed: labelled(shed),
-            access_refused: labelled(self.access.reasons()),
-            web_reloads: labelled(reloads.into_iter().flatten()),
-            otlp_exports: labelled(exports.into_iter().flatten()),
+            connections_shed: labeled(shed),
+            access_refused: labeled(self.access.reasons()),
+            web_reloads: labeled(reloads.into_iter().flatten()),
+            otlp_exports: labeled(exports.into_iter().flatten()),
             otlp_rejected_points: self
                 .export
                 .as_ref()
@@ -74,7 +74,7 @@ impl ExporterFigures {
             oom_kills: self.oom_kills,
             ends_with_command: self.ends_with_command,
             series: self.series,
-            series_dropped: labelled([
+            series_dropped: labeled([
                 ("containers", self.dropped.containers),
                 ("devices", self.dropped.devices),
                 ("pods", self.dropped.pods),
@@ -105,6 +105,6 @@ fn collector_status(round: &CollectorRound) -> CollectorStatus {
     CollectorStatus { collector: collector.into(), duration_seconds, is_success }
 }
 
-fn labelled(counts: impl IntoIterator<Item = (&'static str, u64)>) -> LabelCounts {
+fn labeled(counts: impl IntoIterator<Item = (&'static str, u64)>) -> LabelCounts {
     counts.into_iter().map(|(label, count)| (label.into(), count)).collect()
 }

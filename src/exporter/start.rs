@@ -52,12 +52,9 @@ use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
 use crate::output::web::{self, StatusSource, WebConfig};
 use crate::store::timelines::TimelineFolder;
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::output::saved_state::SavedState;
-use stepmem_engine::output::status::Status;
-use stepmem_engine::requests::snapshots::SnapshotSettings;
+use stepmem_engine::saved::SavedState;
+use stepmem_engine::status::Status;
+use stepmem_engine::{Engine, EngineConfig, Event, SnapshotSettings};
 use stepmem_types::format::units::whole_bytes;
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::Seconds;
@@ -130,7 +127,7 @@ pub fn warned(mut settings: Settings) -> Settings {
     if let Some((n_ranks, limit)) = fewer_ranks(ranks_max) {
         let limit = whole_bytes(limit);
         settings.warnings.push(format!(
-            "rank.max: {ranks_max} ranks do not fit into {limit} of address space (ulimit -v): {n_ranks} are held; raise that limit, or lower \
+            "rank.max: {ranks_max} ranks do not fit into {limit} of address space (ulimit -v): stepmem holds {n_ranks}; raise that limit, or lower \
              --rank.max"
         ));
         settings.engine.ranks_max = n_ranks;
@@ -337,6 +334,12 @@ impl Serving {
         let site = WebConfig {
             telemetry_path: self.telemetry_path,
             push_url: push_url(addresses),
+            tokens: match (&self.push_config.token_file, &self.push_config.admin_token_file) {
+                (None, None) => "",
+                (None, Some(_)) => "admin",
+                (Some(_), None) => "push",
+                (Some(_), Some(_)) => "push admin",
+            },
             has_buttons: self.push_config.has_page_buttons,
             timelines: self.timelines,
         };
@@ -354,13 +357,16 @@ impl Serving {
 
 /// Returns the tokens of pushes and of admins, which tasks keep.
 fn kept_tokens(push: &PushConfig, files: &ReloadedFiles, tasks: &mut Tasks) -> Tokens {
-    let mut kept = |file: &Option<TokenFile>| {
+    let mut kept = |setting: &'static str, file: &Option<TokenFile>| {
         let TokenFile { path, token } = file.clone()?;
         let (tokens, token) = watch::channel(token);
-        tasks.spawn(keep_token(path, tokens, files.clone()));
+        tasks.spawn(keep_token((setting, path), tokens, files.clone()));
         Some(token)
     };
-    Tokens { push: kept(&push.token_file), admin: kept(&push.admin_token_file) }
+    Tokens {
+        push: kept(keys::PUSH_TOKEN_FILE, &push.token_file),
+        admin: kept(keys::ADMIN_TOKEN_FILE, &push.admin_token_file),
+    }
 }
 
 /// Returns the guards of the push endpoint and of the web server.

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 
 use crate::store::state::{self, StateError, StateLimits, StateWriter};
 use crate::store::{atomic, open};
-use stepmem_engine::engine::Engine;
-use stepmem_engine::output::saved_state::{SaveCursor, SavedState};
+use stepmem_engine::Engine;
+use stepmem_engine::saved::{SaveCursor, SavedState};
 use stepmem_types::units::Uptime;
 
 /// Minimum time between two writes of the state file.
@@ -83,7 +83,7 @@ pub(super) async fn read_state(path: Option<&Path>, ranks_max: usize) -> ReadSta
             if matches!(state.claim, Claim::OfAnother) {
                 tracing::warn!(
                     path = %shown,
-                    "another exporter keeps this state file: this one keeps no state until that ends"
+                    "state.file: another exporter keeps this file: this one keeps no state until that ends"
                 );
             }
             state
@@ -359,10 +359,8 @@ mod tests {
 
     use crate::exporter::state_file::{Claim, RESUMED_WITHIN, StateFile};
     use crate::store::state;
-    use stepmem_engine::config::EngineConfig;
-    use stepmem_engine::engine::Engine;
-    use stepmem_engine::event::Event;
-    use stepmem_engine::wire::step::{Layout, decode};
+    use stepmem_engine::wire::{Layout, decode_steps};
+    use stepmem_engine::{Engine, EngineConfig, Event};
     use stepmem_types::units::Uptime;
 
     #[test]
@@ -374,7 +372,7 @@ mod tests {
         let at = |after: Duration| Uptime(Duration::from_secs(1000) + after);
         let record = br#"{"run":"r","rank":0,"step":1,"allocated_bytes":1}"#;
         let mut engine = Engine::new(EngineConfig::default(), 1e9);
-        let batch = decode(record, Layout::Json).unwrap();
+        let batch = decode_steps(record, Layout::Json).unwrap();
         // It was seen before the state was resumed, and is awaited.
         engine.handle(&Event::Steps(batch), Uptime(Duration::from_secs(990))).unwrap();
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();

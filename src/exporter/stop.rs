@@ -160,8 +160,8 @@ impl App {
     /// Waits at most [`ANALYSES_AWAITED_MAX`] for snapshot analyses: the summary reports their
     /// results.
     async fn last_analyses(&mut self) {
-        let analysed = self.awaited.analysis.wait_for(|is_awaited| !is_awaited);
-        if tokio::time::timeout(ANALYSES_AWAITED_MAX, analysed).await.is_err() {
+        let analyzed = self.awaited.analysis.wait_for(|is_awaited| !is_awaited);
+        if tokio::time::timeout(ANALYSES_AWAITED_MAX, analyzed).await.is_err() {
             tracing::warn!("a snapshot is not analyzed yet");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -12,10 +13,9 @@ use anyhow::Context;
 use crate::input::unpacked;
 use crate::store::launches::{LAUNCH_FILE, latest_launch};
 use crate::store::open::Unread;
-use stepmem_engine::event::Event;
-use stepmem_engine::wire::recorded::decode_recorded;
-use stepmem_engine::wire::recording::{
-    RecordedEvent, RecordedLine, RecordingHead, decode_line,
+use stepmem_engine::Event;
+use stepmem_engine::wire::{
+    RecordedEvent, RecordedLine, RecordingHead, decode_line, decode_recorded,
 };
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::units::Seconds;
@@ -36,6 +36,19 @@ const SHARED_BUFFER_BYTES: usize = 16 * 1024;
 const SAME_TIME_MAX: usize = 8192;
 /// The endings of the recordings of a directory.
 const ENDINGS: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
+
+/// The name of a directory that has no recording, in the error about it.
+#[derive(Debug)]
+pub struct NoRecording(pub String);
+
+impl Display for NoRecording {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: the directory has no {SOUGHT}", self.0)
+    }
+}
+
+/// The recordings that a directory is searched for, in an error.
+pub const SOUGHT: &str = "recording (*.jsonl, .gz, .zst)";
 
 /// The content of a line, by its writer.
 #[derive(Debug)]
@@ -271,11 +284,7 @@ fn recordings<'f>(
             });
             let folder = latest.as_deref().unwrap_or(path);
             found = recordings_in(folder).with_context(shown)?;
-            let shown = folder.display();
-            anyhow::ensure!(
-                !found.is_empty(),
-                Unread(format!("{shown}: the directory has no recording (*.jsonl, .gz, .zst)"))
-            );
+            anyhow::ensure!(!found.is_empty(), NoRecording(folder.display().to_string()));
         }
         files.append(&mut found);
     }
@@ -504,7 +513,7 @@ mod tests {
     use std::path::PathBuf;
 
     use crate::input::recording::{LINE_BYTES_MAX, RecordingLine, merged};
-    use stepmem_engine::event::Event;
+    use stepmem_engine::Event;
 
     /// Recordings on the disk, removed at the end.
     struct Recordings {

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::input::unpacked;
+use crate::store::open::IS_DIRECTORY;
 
 /// The largest file of series, in bytes after decompression.
 pub const SERIES_BYTES_MAX: u64 = 256 << 20;
@@ -16,7 +17,7 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// # Errors
 /// The file cannot be read, is too large, or is known to be something else.
 pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    anyhow::ensure!(!path.is_dir(), "it is a directory; name its files");
+    anyhow::ensure!(!path.is_dir(), IS_DIRECTORY);
     let file = unpacked::open(path, READ_BUFFER_BYTES)?;
     let mut bytes = Vec::new();
     file.take(SERIES_BYTES_MAX + 1).read_to_end(&mut bytes)?;

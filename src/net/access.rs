@@ -144,7 +144,7 @@ impl Gate {
                 self.counts.passwords.fetch_add(1, Ordering::Relaxed);
                 Err(GateRefusal {
                     status: StatusCode::UNAUTHORIZED,
-                    reason: "user and password are missing or wrong",
+                    reason: "user and password are missing or wrong: send those of a user of --web.config.file by Authorization: Basic",
                     header: (
                         WWW_AUTHENTICATE,
                         HeaderValue::from_static("Basic realm=\"stepmem\""),
@@ -169,7 +169,9 @@ impl Gate {
         let taken = bucket.taken_until.max(now).saturating_add(rate.interval);
         if taken > now.saturating_add(rate.interval.saturating_mul(rate.burst)) {
             self.counts.rate.fetch_add(1, Ordering::Relaxed);
-            return Err(too_many("the rate of requests exceeds rate_limit"));
+            return Err(too_many(
+                "the rate of requests exceeds rate_limit of --web.config.file",
+            ));
         }
         bucket.taken_until = taken;
         Ok(())

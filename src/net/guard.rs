@@ -101,7 +101,7 @@ impl Guard {
 /// A host, in the form of RFC 3986.
 enum HostName<'h> {
     Address,
-    /// Without the dot that ends a full name.
+    /// A name, without the dot that ends a full one.
     Name(&'h str),
 }
 

@@ -9,6 +9,7 @@ pub mod listener;
 pub mod password_turns;
 pub mod passwords;
 pub mod peer;
+pub mod problem;
 pub mod server;
 pub mod tls;
 pub mod tls_config;

@@ -28,6 +28,7 @@ use crate::net::access::{Gate, GateRefusal};
 use crate::net::guard::{self, Guard, GuardRefusal, RequestHead};
 use crate::net::listener::{Listener, NewConnection, Stream};
 use crate::net::peer::Peer;
+use crate::net::problem::problem;
 
 /// Maximum number of connections of a listener. One more evicts the least recently active.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -395,8 +396,8 @@ async fn answer(
 
 /// Returns the refusal of a request by its head, which closes the connection.
 fn refused(status: StatusCode, reason: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(reason));
-    *response.status_mut() = status;
+    let title = status.canonical_reason().unwrap_or_default();
+    let mut response = problem(status, title, reason);
     guard::complete(response.headers_mut());
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response

@@ -97,7 +97,7 @@ impl AsyncWrite for TlsConnection {
         ready!(self.poll_open(cx))?.poll_write_vectored(cx, parts)
     }
 
-    /// Without vectored writes, the HTTP parser copies every answer into a buffer of the
+    /// Writes are vectored: else the HTTP parser copies every answer into a buffer of the
     /// connection.
     fn is_write_vectored(&self) -> bool {
         true

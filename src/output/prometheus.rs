@@ -4,10 +4,10 @@
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use stepmem_engine::metrics::readers;
-use stepmem_engine::metrics::table::{METRICS, RANK};
-use stepmem_engine::metrics::types::{Kind, Metric, Read, SeriesLabels, Visit, rank_labels};
-use stepmem_engine::output::status::Status;
+use stepmem_engine::metrics::{
+    self, Kind, METRICS, Metric, RANK, Read, SeriesLabels, Visit, rank_labels,
+};
+use stepmem_engine::status::Status;
 use stepmem_types::units::{DurationBucket, DurationCounts};
 
 /// A text format.
@@ -173,9 +173,9 @@ impl Exposition {
         for DurationBucket { within_seconds, count } in &durations.buckets {
             let upper = float(*within_seconds);
             let labels = SeriesLabels { rank: None, more: &[&upper] };
-            self.sample(&SampleName { labels, ..bucket }, readers::float(*count));
+            self.sample(&SampleName { labels, ..bucket }, metrics::float(*count));
         }
-        let all = readers::float(durations.count);
+        let all = metrics::float(durations.count);
         let labels = SeriesLabels { rank: None, more: &["+Inf"] };
         self.sample(&SampleName { labels, ..bucket }, all);
         self.sample(&part("_sum"), durations.sum_seconds);

@@ -15,12 +15,16 @@ use axum::{Extension, Router};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::net::access::HEALTHY;
+use crate::net::problem::{NO_SUCH_RANK, NO_SUCH_RUN, PATH_NOT_UTF8, problem};
 use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
 use crate::output::page;
 use crate::output::prometheus::{Format, render};
 use crate::output::timelines;
 use crate::store::timelines::TimelineFolder;
-use stepmem_engine::output::status::Status;
+use stepmem_engine::status::Status;
+use stepmem_engine::wire::{ECHO_CHARS_MAX, shortened};
+use stepmem_types::format::clean::Quoted;
+use stepmem_types::ids::Rank;
 
 /// Time that a reader waits for a fresh status before it gets the last published one.
 pub const FRESH_WITHIN: Duration = Duration::from_millis(50);
@@ -176,6 +180,8 @@ pub struct WebConfig {
     /// The address of the push endpoint (`http://127.0.0.1:9478`,
     /// `unix:/run/stepmem/push.sock`).
     pub push_url: String,
+    /// The roles that must show a token where pushes go (`push`, `push admin`); empty for none.
+    pub tokens: &'static str,
     /// Set where the page has buttons for admins.
     pub has_buttons: bool,
     /// The drawn snapshots; `None` where none are shown.
@@ -193,14 +199,15 @@ pub fn is_reserved(path: &str) -> bool {
 
 /// Creates the routes of the web server.
 pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
-    let WebConfig { telemetry_path, push_url, has_buttons, timelines } = config;
+    let WebConfig { telemetry_path, push_url, tokens, has_buttons, timelines } = config;
     let index: String = page::INDEX
         .replace("{{telemetry_path}}", &telemetry_path)
         .replace("{{push_url}}", &escaped(&push_url))
+        .replace("{{tokens}}", tokens)
         .replace("{{has_buttons}}", &has_buttons.to_string());
     let elsewhere: Arc<str> = match push_url.as_str() {
-        "" => "/ links to all pages\n".into(),
-        push_url => format!("/ links to all pages; pushes go to {push_url}\n").into(),
+        "" => "/ links to all pages".into(),
+        push_url => format!("/ links to all pages; pushes go to {push_url}").into(),
     };
     Router::new()
         .route("/", get(index_page))
@@ -292,12 +299,13 @@ async fn timeline(State(site): State<Site>, uri: Uri) -> Response {
 }
 
 async fn no_such_path(State(site): State<Site>) -> Response {
-    (StatusCode::NOT_FOUND, format!("no such path; {}", site.elsewhere)).into_response()
+    let detail = format!("no such path; {}", site.elsewhere);
+    problem(StatusCode::NOT_FOUND, "No such path", &detail)
 }
 
 async fn no_such_method(State(site): State<Site>) -> Response {
-    let text = format!("pages are only read, by GET; {}", site.elsewhere);
-    (StatusCode::METHOD_NOT_ALLOWED, text).into_response()
+    let detail = format!("pages are only read, by GET; {}", site.elsewhere);
+    problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", &detail)
 }
 
 async fn metrics(
@@ -333,23 +341,31 @@ impl Site {
         response
     }
 
-    /// Responds with what is known of a rank or a run that is held, or with why there is
-    /// nothing.
+    /// Responds with what is known of a run or of one of its ranks, or with why there is nothing.
     async fn respond_held(
         &self,
-        (text, media_type): (Result<Arc<SharedText>, StatusCode>, &'static str),
+        asked: Asked,
         headers: &HeaderMap,
         connection: ReaderConnection,
     ) -> Response {
-        let why = match text {
+        let Asked { run, rank, format, media_type } = asked;
+        let name = shortened(&run, ECHO_CHARS_MAX).into_owned();
+        match self.source.summary(run, format).await {
             Ok(text) => {
                 let content = Content { text, media_type, vary: "accept-encoding" };
-                return self.answers.respond(content, headers, connection).await;
+                self.answers.respond(content, headers, connection).await
             }
-            Err(StatusCode::NOT_FOUND) => (StatusCode::NOT_FOUND, "this rank does not push\n"),
-            Err(status) => (status, "the answer was not ready in time; retry\n"),
-        };
-        why.into_response()
+            Err(status @ StatusCode::NOT_FOUND) => {
+                if let Some(rank) = rank {
+                    let detail = format!("rank {rank} of run {name} has not pushed");
+                    problem(status, NO_SUCH_RANK, &detail)
+                } else {
+                    let detail = format!("no rank of run {name} has pushed");
+                    problem(status, NO_SUCH_RUN, &detail)
+                }
+            }
+            Err(status) => problem(status, "Busy", "the answer was not ready in time; retry"),
+        }
     }
 
     /// Writes a status as text, or returns the text that was written for an earlier reader.
@@ -382,12 +398,14 @@ async fn status(
     headers: HeaderMap,
 ) -> Response {
     let status = site.source.fresh(false).await;
-    match site.rendered(status, TextKind::Json, serde_json::to_vec) {
+    match site.rendered(status, TextKind::Json, |status| serde_json::to_vec(&status.stated())) {
         Ok(text) => {
             let (media_type, vary) = (JSON, "accept-encoding");
             site.answers.respond(Content { text, media_type, vary }, &headers, connection).await
         }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        Err(error) => {
+            problem(StatusCode::INTERNAL_SERVER_ERROR, "Not written", &error.to_string())
+        }
     }
 }
 
@@ -400,8 +418,35 @@ fn asks_for_json(uri: &Uri, default: bool) -> Result<bool, String> {
         None | Some("") => Ok(default),
         Some("format=json") => Ok(true),
         Some("format=text") => Ok(false),
-        Some(other) => Err(format!("{other:?} is neither format=json nor format=text")),
+        Some(other) => {
+            let other = Quoted(other);
+            Err(format!("the query {other} is neither format=json nor format=text"))
+        }
     }
+}
+
+/// The run, or the rank of it, that a path names, and the form in which it is asked for.
+struct Asked {
+    run: String,
+    rank: Option<u32>,
+    format: SummaryFormat,
+    media_type: &'static str,
+}
+
+/// Reads a rank of a path.
+///
+/// # Errors
+/// The response that refuses it.
+fn rank_of(
+    of: Result<Path<(String, String)>, PathRejection>,
+) -> Result<(String, u32), Box<Response>> {
+    let Path((run, rank)) = of.map_err(|_| Box::new(bad_request(PATH_NOT_UTF8)))?;
+    let number = rank.parse().ok().and_then(|number| Rank::new(number).ok());
+    let number = number.ok_or_else(|| {
+        let rank = Quoted(&rank);
+        Box::new(bad_request(&format!("rank: {rank} is not an integer of 0..={}", Rank::MAX)))
+    })?;
+    Ok((run, number.get()))
 }
 
 /// Responds with the summary of a run, as JSON or, with `?format=text`, as text.
@@ -411,82 +456,67 @@ async fn summary(
     connection: ReaderConnection,
     request: Request<Body>,
 ) -> Response {
-    let (uri, headers) = (request.uri(), request.headers());
-    let refuse = |status: StatusCode, text: String| (status, text + "\n").into_response();
-    let run = match run {
-        Ok(Path(run)) => run,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.body_text()),
-    };
-    let (format, content_type) = match asks_for_json(uri, true) {
+    let Ok(Path(run)) = run else { return bad_request(PATH_NOT_UTF8) };
+    let (format, media_type) = match asks_for_json(request.uri(), true) {
         Ok(true) => (SummaryFormat::Json, JSON),
         Ok(false) => (SummaryFormat::Text, PLAIN_TEXT),
-        Err(text) => return refuse(StatusCode::BAD_REQUEST, text),
+        Err(text) => return bad_request(&text),
     };
-    match site.source.summary(run, format).await {
-        Ok(text) => {
-            let vary = "accept-encoding";
-            let content = Content { text, media_type: content_type, vary };
-            site.answers.respond(content, headers, connection).await
-        }
-        Err(StatusCode::NOT_FOUND) => {
-            refuse(StatusCode::NOT_FOUND, "no rank of this run has pushed".to_owned())
-        }
-        Err(status) => refuse(status, "the summary was not ready in time; retry".to_owned()),
-    }
+    let asked = Asked { run, rank: None, format, media_type };
+    site.respond_held(asked, request.headers(), connection).await
 }
 
 /// Responds with the windows of a rank, as text or, with `?format=json`, as JSON.
 async fn windows(
     State(site): State<Site>,
-    of: Result<Path<(String, u32)>, PathRejection>,
+    of: Result<Path<(String, String)>, PathRejection>,
     connection: ReaderConnection,
     request: Request<Body>,
 ) -> Response {
-    let (run, rank) = match of {
-        Ok(Path(of)) => of,
-        Err(error) => return bad_request(error.body_text()),
+    let (run, rank) = match rank_of(of) {
+        Ok(of) => of,
+        Err(refusal) => return *refusal,
     };
     let (format, media_type) = match asks_for_json(request.uri(), false) {
         Ok(true) => (SummaryFormat::WindowsJson(rank), JSON),
         Ok(false) => (SummaryFormat::Windows(rank), PLAIN_TEXT),
-        Err(text) => return bad_request(text),
+        Err(text) => return bad_request(&text),
     };
-    let text = site.source.summary(run, format).await;
-    site.respond_held((text, media_type), request.headers(), connection).await
+    let asked = Asked { run, rank: Some(rank), format, media_type };
+    site.respond_held(asked, request.headers(), connection).await
 }
 
 /// Responds with the history of a rank, as JSON.
 async fn history(
     State(site): State<Site>,
-    of: Result<Path<(String, u32)>, PathRejection>,
+    of: Result<Path<(String, String)>, PathRejection>,
     connection: ReaderConnection,
     headers: HeaderMap,
 ) -> Response {
-    let (run, rank) = match of {
-        Ok(Path(of)) => of,
-        Err(error) => return bad_request(error.body_text()),
+    let (run, rank) = match rank_of(of) {
+        Ok(of) => of,
+        Err(refusal) => return *refusal,
     };
-    let text = site.source.summary(run, SummaryFormat::History(rank)).await;
-    site.respond_held((text, JSON), &headers, connection).await
+    let format = SummaryFormat::History(rank);
+    let asked = Asked { run, rank: Some(rank), format, media_type: JSON };
+    site.respond_held(asked, &headers, connection).await
 }
 
 /// Responds with the live memory of the ranks of a run over time, as JSON.
 async fn run_history(
     State(site): State<Site>,
-    of: Result<Path<String>, PathRejection>,
+    run: Result<Path<String>, PathRejection>,
     connection: ReaderConnection,
     headers: HeaderMap,
 ) -> Response {
-    let run = match of {
-        Ok(Path(run)) => run,
-        Err(error) => return bad_request(error.body_text()),
-    };
-    let text = site.source.summary(run, SummaryFormat::RunHistory).await;
-    site.respond_held((text, JSON), &headers, connection).await
+    let Ok(Path(run)) = run else { return bad_request(PATH_NOT_UTF8) };
+    let format = SummaryFormat::RunHistory;
+    let asked = Asked { run, rank: None, format, media_type: JSON };
+    site.respond_held(asked, &headers, connection).await
 }
 
-fn bad_request(text: String) -> Response {
-    (StatusCode::BAD_REQUEST, text + "\n").into_response()
+fn bad_request(detail: &str) -> Response {
+    problem(StatusCode::BAD_REQUEST, "Bad request", detail)
 }
 
 async fn ready(State(site): State<Site>) -> (StatusCode, &'static str) {

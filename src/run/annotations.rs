@@ -7,9 +7,9 @@ use std::path::Path;
 use crate::config::environment;
 use crate::run::terminal::{say, say_commands};
 use crate::store::open;
+use stepmem_report::GateVerdict;
 use stepmem_report::annotations::{Directories, markdown, workflow_commands};
-use stepmem_report::gate::GateVerdict;
-use stepmem_report::summary::model::Summary;
+use stepmem_report::summary::Summary;
 use stepmem_types::format::clean::shortened;
 
 /// The copy of the repository.

@@ -26,9 +26,8 @@ use crate::run::environment::PUSH_URL;
 use crate::run::processes::{CommandState, Ready};
 use crate::run::supervisor::KILLED_BY;
 use crate::run::terminal::{self, say};
-use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::kind::{DiagnosisKind, Severity};
-use stepmem_report::closing::{
+use stepmem_engine::{DiagnosisKind, Severity, Transition, TransitionState};
+use stepmem_report::{
     ClosingFiles, ClosingRun, KeptAway, cleared_line, closing, ended_line, finding_line,
     oom_kills_line, unwatched,
 };
@@ -78,7 +77,7 @@ fn kept_away() -> Option<KeptAway> {
 pub(super) struct Console {
     notices: mpsc::Receiver<Notice>,
     writer: ConsoleWriter,
-    is_coloured: bool,
+    is_colored: bool,
     is_started: bool,
     /// The worst reported severity of each finding.
     reported: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
@@ -103,7 +102,7 @@ impl Console {
         Ok(Self {
             notices,
             writer: ConsoleWriter::new()?,
-            is_coloured: terminal::takes_sequences(),
+            is_colored: terminal::takes_sequences(),
             is_started: false,
             reported: BTreeMap::new(),
             n_named: 0,
@@ -192,7 +191,7 @@ impl Console {
         let was_urgent = self.reported.get(&key).is_some_and(|worst| *worst > Severity::Info);
         let is_withheld = was_urgent && finding.evidence.is_run_first();
         if finding.evidence.is_level() || is_withheld {
-            self.end(finding, finding_line(finding, self.is_coloured));
+            self.end(finding, finding_line(finding, self.is_colored));
             return;
         }
         let (kind, severity) = (finding.kind, finding.severity);
@@ -212,7 +211,7 @@ impl Console {
                 }
             }
         }
-        self.writer.line(finding_line(finding, self.is_coloured));
+        self.writer.line(finding_line(finding, self.is_colored));
     }
 
     /// Reports that a finding is no longer a warning or critical. A MEMORY RISING that becomes
@@ -240,7 +239,7 @@ impl Console {
         let severity =
             reported.map_or(finding.severity, |reported| reported.max(finding.severity));
         let finding = Transition { severity, ..finding };
-        self.writer.line(finding_line(&finding, self.is_coloured));
+        self.writer.line(finding_line(&finding, self.is_colored));
     }
 
     /// Closes with the summaries, the worst first, and with the directory of snapshots that

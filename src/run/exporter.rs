@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use nix::sys::prctl;
+use serde::Serialize;
 
 use crate::config::settings::{PushSocket, Settings};
 use crate::exporter::collectors::nvml::nvml_source;
@@ -27,9 +28,8 @@ use crate::run::signals;
 use crate::run::snapshots::SnapshotPlace;
 use crate::run::terminal::say;
 use crate::store::open;
-use stepmem_report::closing::gate_lines;
-use stepmem_report::gate::{ExitGate, GateVerdict};
-use stepmem_report::summary::model::Summary;
+use stepmem_report::summary::Summary;
+use stepmem_report::{ExitGate, GateAnswer, GateVerdict, gate_lines};
 use stepmem_types::format::clean::shortened;
 
 /// Characters that are said of a summary which could not be written.
@@ -118,17 +118,18 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
 impl RunOptions {
     /// Uses the summaries. Returns the verdict of the gate.
     fn close(&self, ends: &[SummaryNotice], has_succeeded: bool) -> GateVerdict {
+        let runs: Vec<&Summary> = ends.iter().map(|end| &end.summary).collect();
+        let verdict = self.gate.judge(&runs);
         if let (Some(file), Some(end)) = (&self.summary_json, ends.first()) {
             let file = own_name(file, end);
-            if let Err(error) = write(&file, &end.summary) {
+            let gate = self.gate.is_any().then(|| verdict.answer());
+            if let Err(error) = write(&file, &SummaryCopy { summary: &end.summary, gate }) {
                 // The verdict counts regardless.
                 let problem = format!("{} is not written: {error:#}", file.display());
                 let problem = shortened(&problem, PROBLEM_CHARS_MAX);
                 say(&format!("stepmem: --summary-json: {problem}\n"));
             }
         }
-        let runs: Vec<&Summary> = ends.iter().map(|end| &end.summary).collect();
-        let verdict = self.gate.judge(&runs);
         if self.has_annotations && annotations::problem().is_none() {
             annotations::write(&runs, has_succeeded.then_some(&verdict));
         }
@@ -190,9 +191,18 @@ fn own_name(file: &Path, end: &SummaryNotice) -> PathBuf {
     file.with_file_name(name)
 }
 
+/// A copy of the summary, with the verdict of the gate on all runs of the command.
+#[derive(Serialize)]
+struct SummaryCopy<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gate: Option<GateAnswer<'a>>,
+}
+
 /// Writes a copy of the summary. A pipe holds up the end no longer than [`COPY_WITHIN`].
-fn write(path: &Path, summary: &Summary) -> anyhow::Result<()> {
-    let json = serde_json::to_string_pretty(summary)? + "\n";
+fn write(path: &Path, copy: &SummaryCopy<'_>) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(copy)? + "\n";
     let mut file = open::to_replace(path)?;
     let (done, written) = mpsc::channel();
     thread::Builder::new().spawn(move || done.send(file.write_all(json.as_bytes())).ok())?;

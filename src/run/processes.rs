@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::run::signal_monitor;
 use crate::run::signals::{self, STOPS, SignalReceipt, number};
-use stepmem_report::summary::planned::RestartsSoFar;
+use stepmem_report::summary::RestartsSoFar;
 
 /// Time after which the supervisor no longer waits for the exporter to be ready; the command
 /// starts without it.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::terminal::say;
 use crate::store::left;
-use stepmem_report::summary::planned::RestartsSoFar;
+use stepmem_report::summary::RestartsSoFar;
 use stepmem_types::format::clean::clean;
 use stepmem_types::format::units::{counted, grouped};
 use stepmem_types::ids::Run;
@@ -50,7 +50,7 @@ pub struct RestartOptions {
 pub(super) struct Restarts {
     options: RestartOptions,
     folder: PathBuf,
-    /// Those that ended as planned.
+    /// Attempts that ended as planned.
     attempts: Vec<Attempt>,
     run: Option<Run>,
     /// Attempts of an earlier `run`.
@@ -59,7 +59,7 @@ pub(super) struct Restarts {
     since: f64,
 }
 
-/// One attempt that ended as planned.
+/// An attempt that ended as planned.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 struct Attempt {
     #[serde(flatten)]
@@ -207,7 +207,7 @@ impl Restarts {
         own.map(|(before, next)| (next.first_time - before.asked_time).max(0.0)).sum()
     }
 
-    /// Returns what the file of one kind of the lowest rank has.
+    /// Returns the content of the file of one kind of the lowest rank.
     fn left(&self, kind: &str) -> Option<(Run, Left)> {
         let left: Left = left::of_lowest(&self.folder, kind)?;
         Some((left.run.clone(), left))

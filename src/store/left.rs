@@ -23,7 +23,8 @@ pub fn files(folder: &Path, kind: &str) -> Vec<(u64, PathBuf)> {
     files
 }
 
-/// Returns what the file of one kind of the lowest rank has; `None` without one that can be read.
+/// Returns the content of the file of one kind of the lowest rank; `None` without one that can
+/// be read.
 pub fn of_lowest<T: DeserializeOwned>(folder: &Path, kind: &str) -> Option<T> {
     let (_, path) = files(folder, kind).into_iter().next()?;
     serde_json::from_slice(&read(&path, LEFT_BYTES_MAX).ok()?).ok()

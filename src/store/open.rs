@@ -11,8 +11,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The name of a file in the error about it: an argument names it, and it cannot be read or is
-/// something else than a command takes.
+/// The name of a file in the error about it: an argument names it, and it cannot be read or
+/// written, or is something else than a command takes.
 #[derive(Debug)]
 pub struct Unread(pub String);
 
@@ -21,6 +21,9 @@ impl Display for Unread {
         f.write_str(&self.0)
     }
 }
+
+/// The error about a directory where a file is needed.
+pub const IS_DIRECTORY: &str = "is a directory: name a file";
 
 /// The mode of files that only this user reads.
 pub const PRIVATE_MODE: u32 = 0o600;

@@ -214,9 +214,9 @@ def launches_are_told_apart(jobs):
         holds([each["launch"] for each in job["other_launches"]] == [other], f"{job['other_launches']}")
         holds(job["overlaps"] and job["ranks"][0]["peak_allocated_bytes"] is None, "what is of both launches")
     done = jobs.run("summary", "--run", "twice", "--launch", "third")
-    holds(done.returncode == 1 and "no launch third" in done.stderr, done.stderr)
+    holds(done.returncode == 2 and "no launch third" in done.stderr, done.stderr)
     done = jobs.run("summary", "--run", "nobody's")
-    holds(done.returncode == 1 and "no series of this run" in done.stderr, done.stderr)
+    holds(done.returncode == 2 and "no series of this run" in done.stderr, done.stderr)
 
 
 def large_run(jobs, pods):

@@ -34,7 +34,8 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests/peers"))
 from child import Child, Failure, end_on_sigterm, start_listening, wait_until  # noqa: E402
 
-RULES = "alerts/stepmem.rules.yaml"
+# The chart has the files; alerts/ and dashboards/ link to them.
+RULES = "helm/stepmem/files/stepmem.rules.yaml"
 DASHBOARDS = ["stepmem-fleet", "stepmem-run"]
 RANKS_OF_POD = 8
 FASTER = 60
@@ -124,7 +125,7 @@ class Bundle:
     def __init__(self, name, read):
         self.name = name
         self.groups = yaml.safe_load(self.own(read(RULES)))["groups"]
-        self.dashboards = {stem: json.loads(self.own(read(f"dashboards/{stem}.json"))) for stem in DASHBOARDS}
+        self.dashboards = {stem: json.loads(self.own(read(f"helm/stepmem/files/dashboards/{stem}.json"))) for stem in DASHBOARDS}
 
     def own(self, text):
         return text if self.name == "now" else re.sub(r"\b(rank|run|process|device|pod|cluster):stepmem", r"start_\1:stepmem", text)

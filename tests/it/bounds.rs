@@ -5,7 +5,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::rig::command::stepmem;
+use crate::rig::command::{stepmem, words};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::http::JSON;
@@ -39,7 +39,7 @@ fn buffer(step: u64) -> u64 {
     step.min(ITEMS_MAX) * ITEM
 }
 
-/// What the rank reports of the buffer after a step.
+/// The rank's report of the buffer after a step.
 fn report(step: u64) -> Value {
     json!({ "run": "job", "rank": 0, "instance": INSTANCE, "outcome": "named", "last_step": step,
         "holders": [{ "name": "`replay`", "kind": "deque", "tensors": step, "bytes": step * ITEM,
@@ -112,8 +112,29 @@ fn a_buffer_that_will_fit_is_told_and_pages_once_it_should_be_full() {
     assert_eq!(found["evidence"]["filling"]["doubt"], "past_its_end", "{found:#}");
     assert!(says(
         &found,
-        "of it; 700 tensors, 5.47 GiB at step 700), which should be full by now"
+        "of the growth; 700 tensors, 5.47 GiB at step 700), which should be full by now"
     ));
+}
+
+#[test]
+fn growth_that_only_rises_has_no_time_left_either_while_it_fills_a_buffer_that_fits() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job(1..201, buffer).records());
+    let rising = || exporter.finding("CREEP_EARLY").unwrap_or_else(|| panic!("it rises"));
+    let has_time_left = |of: &Value| {
+        ["steps", "lower_steps", "upper_steps", "seconds", "lower_seconds", "upper_seconds"]
+            .iter()
+            .any(|end| of.get(format!("oom_eta_{end}")).is_some_and(Value::is_number))
+    };
+    assert!(has_time_left(&rising()["evidence"]));
+    exporter.take("/v1/holders", &report(200));
+    let found = rising();
+    assert!(says(&found, "full in 1,800 steps at 15.6 GiB, "), "{found:#}");
+    assert!(
+        !says(&found, "out of memory in") && !has_time_left(&found["evidence"]),
+        "{found:#}"
+    );
+    assert!(!has_time_left(&exporter.status()["ranks"][0]));
 }
 
 #[test]
@@ -352,7 +373,7 @@ fn a_run_that_ends_while_it_fills_is_told_so_by_its_summary() {
     await_true("the summary", || path.exists());
     let summary: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let text = summary["text"].as_str().unwrap();
-    assert!(text.contains("full in 1,300 steps at 15.6 GiB"), "{text}");
+    assert!(words(text).contains("full in 1,300 steps at 15.6 GiB"), "{text}");
     assert!(!text.contains("out of memory in"), "{text}");
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use stepmem_report::gate::{ExitGate, FailOn, GateVerdict};
-use stepmem_report::summary::model::Summary;
+use stepmem_report::summary::Summary;
+use stepmem_report::{ExitGate, FailOn, GateVerdict};
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;

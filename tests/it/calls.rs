@@ -65,8 +65,8 @@ fn leak_of_a_server_is_creep_told_in_calls_and_per_hour() {
     assert_eq!(rank["steps_total"], json!(400 * CALLS_PER_RECORD));
 }
 
-/// What a process held that ran each request in a thread of its own, every 0.65 seconds, in MiB: glibc gave each an
-/// arena, where small results keep what was freed.
+/// The memory of a process that ran each request in a thread of its own, every 0.65 seconds, in
+/// MiB: glibc gave each an arena, where small results keep what was freed.
 const ARENAS: [u64; 50] = [
     325, 353, 346, 340, 344, 353, 347, 354, 354, 366, 365, 380, 387, 388, 375, 389, 377, 379,
     380, 375, 376, 406, 383, 373, 370, 354, 352, 352, 359, 352, 351, 352, 349, 363, 364, 364,

@@ -133,7 +133,7 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     let expected = json!({"name": holder["name"], "bytes": holder["bytes"],
                           "at": {"file": holder["file"]}});
     has(&finding["evidence"]["holder"], &expected);
-    let said = "held by `Trainer.history` (list, 4.00 MiB more/step, all of it; 12,480 tensors, 3.00 GiB \
+    let said = "held by `Trainer.history` (list, 4.00 MiB more/step, all of the growth; 12,480 tensors, 3.00 GiB \
                 at step 460) of job/train.py:42 in __init__";
     assert!(text_of(&finding, "sentence").contains(said), "{finding}");
     // It may hold losses with their graphs, or batches.
@@ -149,7 +149,7 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     assert!(sentence().contains(said), "{}", sentence());
     named["holders"][0]["bytes_per_step"] = json!(1_048_576.0);
     assert_eq!(post(&named).status, 200);
-    let said = "(list, 1.00 MiB more/step, 25% of it; 12,480 tensors";
+    let said = "(list, 1.00 MiB more/step, 25% of the growth; 12,480 tensors";
     assert!(sentence().contains(said), "{}", sentence());
 
     named["holders"][0]["name"] = json!("a\u{202e}b");
@@ -260,7 +260,7 @@ fn search_for_lines_of_host_memory_is_told_with_what_it_came_to() {
     let lines = json!({"outcome": "named", "steps": 40, "pause_seconds": 0.003, "slowdown_ratio": 1.01,
         "malloc_free_bytes_per_step": 1_048_576});
     let finding = post(json!({"outcome": "named", "holders": [line], "lines": lines}));
-    let said = "; allocated at app/train.py:12 (4.00 MiB more/step, all of it; 40 steps traced, longest pause 3 ms, 1.00 MiB/step freed and kept by glibc)";
+    let said = "; allocated at app/train.py:12 (4.00 MiB more/step, all of the growth; 40 steps traced, longest pause 3 ms, 1.00 MiB/step freed and kept by glibc)";
     assert!(text_of(&finding, "sentence").contains(said), "{finding}");
     let advice = "Look at app/train.py:12: what it allocates is kept across steps.";
     assert!(text_of(&finding, "advice").starts_with(advice), "{finding}");
@@ -319,7 +319,7 @@ fn a_search_that_named_no_holder_is_told_until_one_does() {
     let advice = text_of(&finding, "advice");
     assert!(advice.contains("CUDA graph") && !advice.contains("arrays"), "{advice}");
     let searched = json!({"step": 900, "is_complete": true, "objects_read": null,
-                          "objects_met": null, "lines": null});
+                          "objects_met": null, "saw_growth": null, "lines": null});
     assert_eq!(finding["evidence"]["searched"], searched);
     let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
     let partly = "no growing tensor was found among the objects scanned by step 900; the rest of them was not read";
@@ -334,10 +334,16 @@ fn a_search_that_named_no_holder_is_told_until_one_does() {
     let partly = "was found among the objects scanned (5.3% of those met) by step 900; the rest of them was not read";
     assert!(text_of(&finding, "sentence").contains(partly), "{finding}");
 
+    // Growth that comes in level shifts, none of which lay in the search.
+    let finding = post(json!({"outcome": "none", "saw_growth": false}));
+    let level = "it hardly grew while objects were scanned by step 900";
+    assert!(text_of(&finding, "sentence").contains(level), "{finding}");
+    assert!(!text_of(&finding, "sentence").contains("no growing tensor"), "{finding}");
+    assert!(!text_of(&finding, "advice").contains("CUDA graph"), "{finding}");
+
     let array = json!({"name": "`Memory.frames`", "kind": "list", "tensors": 0, "bytes": 3 * GIB,
         "tensors_per_step": 0, "bytes_per_step": 4_194_304.0});
-    let held =
-        "held by `Memory.frames` (list, 4.00 MiB more/step, all of it; 3.00 GiB at step 900)";
+    let held = "held by `Memory.frames` (list, 4.00 MiB more/step, all of the growth; 3.00 GiB at step 900)";
     let finding = post(json!({"outcome": "named", "holders": [array]}));
     assert!(text_of(&finding, "sentence").contains(held), "{finding}");
     // What is known stays: its figures are dated.

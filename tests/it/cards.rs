@@ -204,11 +204,26 @@ fn card_explains_of_capacity_and_headroom_what_its_ranks_have() {
         mixed.contains("the peak, or what the rank holds where no peak is known."),
         "{mixed}"
     );
-    let limit = json!({"data_limit_bytes": GIB, "data_used_bytes": 402 * MIB});
-    let limited =
-        card(&on_cpu(|step| 126 * KIB * step).more(move |_, _| limit.clone()).recording());
-    assert!(limited.contains("CAPACITY (data): set by ulimit -d."), "{limited}");
-    assert!(limited.contains(GROWTH), "{limited}");
+    for (limit, capacity, headroom) in [
+        (
+            json!({"data_limit_bytes": GIB, "data_used_bytes": 402 * MIB}),
+            "CAPACITY (data): set by ulimit -d.",
+            "HEADROOM (data): capacity less the process's private writable memory.",
+        ),
+        (
+            json!({"address_space_limit_bytes": GIB, "address_space_used_bytes": 402 * MIB}),
+            "CAPACITY (address_space): set by ulimit -v.",
+            "HEADROOM (address_space): capacity less all addresses that the process has mapped",
+        ),
+    ] {
+        let more = move |_, _| limit.clone();
+        let limited = words(&card(&on_cpu(|step| 126 * KIB * step).more(more).recording()));
+        for part in [capacity, headroom, GROWTH] {
+            assert!(limited.contains(part), "{part}: {limited}");
+        }
+        // The memory of others does not count against a limit of the process.
+        assert!(!limited.contains("others hold"), "{limited}");
+    }
 }
 
 #[test]

@@ -37,7 +37,8 @@ fn able(n_ranks: u64, steps: (u64, u64)) -> Vec<Value> {
     job(n_ranks, steps).more(|_, _| json!({"on_deadline": "checkpoint"})).records()
 }
 
-/// What the answers to these records ask to checkpoint. All is judged between two pushes.
+/// The requests for checkpoints in the answers to these records. All is judged between two
+/// pushes.
 fn asks(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
     let answers = records.chunks(100).flat_map(|batch| {
         exporter.status();
@@ -97,111 +98,6 @@ fn series_of_an_ask_is_there_only_while_its_process_is() {
 }
 
 #[test]
-fn answer_that_was_lost_is_repeated_with_the_same_ask() {
-    let exporter = Exporter::start(&[]);
-    exporter.push(&job(1, (0, SOON)).records());
-    let first = asks(&exporter, &able(1, (SOON, SOON + 1)));
-    let repeated = asks(&exporter, &able(1, (SOON, SOON + 1)));
-    assert_eq!(first.len(), 1);
-    assert_eq!((&first[0]["id"], repeated.len()), (&repeated[0]["id"], 1));
-    assert_eq!(asks(&exporter, &able(1, (SOON + 1, SOON + 2))), NONE);
-}
-
-#[test]
-fn rank_whose_program_would_not_checkpoint_is_not_asked() {
-    let exporter = Exporter::start(&[]);
-    assert_eq!(asked_ranks(&exporter, &job(2, (0, SOON)).records()), NOBODY);
-    let some =
-        |rank, _| if rank == 1 { json!({"on_deadline": "checkpoint"}) } else { json!({}) };
-    let records = job(2, (SOON, SOON + 10)).more(some).records();
-    assert_eq!(asked_ranks(&exporter, &records), [1]);
-    let other =
-        exporter.post(r#"{"rank":0,"step":1,"allocated_bytes":1,"on_deadline":"stop"}"#);
-    assert_eq!(other.status, 400);
-    assert!(other.body.contains("on_deadline"), "{}", other.body);
-}
-
-#[test]
-fn run_that_ends_before_its_memory_is_not_asked() {
-    let ends = |total: u64| {
-        let exporter = Exporter::start(&[]);
-        let more = move |_, _| json!({"on_deadline": "checkpoint", "total_steps": total});
-        asked_ranks(&exporter, &job(1, (0, SOON)).more(more).records())
-    };
-    assert_eq!(ends(SOON + BEFORE / 8), NOBODY);
-    assert_eq!(ends(2 * LAST), [0]);
-}
-
-#[test]
-fn fast_growth_is_asked_only_once_a_third_of_what_was_left_is_used() {
-    let exporter = Exporter::start(&[]);
-    let live = |_, step: u64| BASE + step * 3 * LEAK;
-    let until = |steps| {
-        let job = Job::new(1, 0).steps(steps).capacity(CAPACITY).live(live).peak(live);
-        job.reserved(live).more(|_, _| json!({"on_deadline": "checkpoint"})).records()
-    };
-    assert_eq!(asked_ranks(&exporter, &until(0..255)), NOBODY);
-    let creep = exporter.finding("CREEP_CONFIRMED").unwrap();
-    assert_eq!(creep["severity"], "critical");
-    assert!(creep["evidence"]["oom_eta_lower_seconds"].as_f64().unwrap() < float(BEFORE));
-    assert_eq!(asked_ranks(&exporter, &until(255..400)), [0]);
-}
-
-#[test]
-fn growth_of_memory_that_is_nearly_full_is_asked_however_long_it_may_last() {
-    let asked_with = |beyond: u64| {
-        let exporter = Exporter::start(&[]);
-        let live = |_, step: u64| BASE + step * LEAK / 8;
-        let peak = move |rank, step| live(rank, step) + beyond;
-        let job = Job::new(1, 2_000).capacity(CAPACITY).live(live).peak(peak).reserved(peak);
-        let job = job.more(|_, _| json!({"on_deadline": "checkpoint"}));
-        let asked = asked_ranks(&exporter, &job.records());
-        let creep = exporter.finding("CREEP_CONFIRMED").unwrap();
-        let left = creep["evidence"]["oom_eta_lower_seconds"].as_f64().unwrap();
-        assert!(left > float(BEFORE), "{creep:#}");
-        asked
-    };
-    assert_eq!(asked_with(CAPACITY / 2), NOBODY);
-    assert_eq!(asked_with(CAPACITY / 10 * 7), [0]);
-}
-
-/// What critical creep on memory that is nearly full asks for at its newest steps, and the lower bound of its time left.
-fn asked_of_critical(seconds_per_step: f64) -> (Vec<u64>, f64) {
-    let exporter = Exporter::start(&[]);
-    let live = |_, step: u64| BASE + step * LEAK / 16;
-    let peak = move |rank, step| live(rank, step) + CAPACITY / 100 * 75;
-    let steps = |steps, more: Value| {
-        let job = Job::new(1, 0).steps(steps).capacity(CAPACITY).live(live).peak(peak);
-        let job = job.reserved(peak).seconds_per_step(seconds_per_step);
-        job.more(move |_, _| more.clone()).records()
-    };
-    assert_eq!(asked_ranks(&exporter, &steps(0..1_000, json!({}))), NOBODY);
-    let able = steps(1_000..1_005, json!({"on_deadline": "checkpoint"}));
-    let asked = asked_ranks(&exporter, &able);
-    let creep = exporter.finding("CREEP_CONFIRMED").unwrap();
-    let evidence = &creep["evidence"];
-    let figure = |name: &str| evidence[name].as_f64().unwrap();
-    let left_ratio = figure("headroom_bytes") / figure("growth_bytes");
-    assert!(
-        creep["severity"] == "critical" && left_ratio > 2.0 && left_ratio < 8.0,
-        "{creep:#}"
-    );
-    (asked, figure("oom_eta_lower_seconds"))
-}
-
-#[test]
-fn critical_creep_on_memory_that_is_nearly_full_is_asked_early_only_within_half_an_hour() {
-    let (_, of_a_second) = asked_of_critical(1.0);
-    let within = |seconds: f64| asked_of_critical(seconds / of_a_second);
-    let (asked, left) = within(1_790.0);
-    assert!((left - 1_790.0).abs() < 5.0, "{left}");
-    assert_eq!(asked, [0]);
-    let (asked, left) = within(1_810.0);
-    assert!((left - 1_810.0).abs() < 5.0, "{left}");
-    assert_eq!(asked, NOBODY);
-}
-
-#[test]
 fn ask_is_one_with_a_second_pusher_a_clock_that_goes_back_and_a_restart() {
     let mut records = able(1, (0, LAST));
     for record in records.iter_mut().filter(|record| record["step"].as_u64() >= Some(FOUND / 2))
@@ -232,7 +128,8 @@ fn ask_is_one_with_a_second_pusher_a_clock_that_goes_back_and_a_restart() {
     assert!((left(ask) - left(expected)).abs() < 100.0, "{ask} {expected}");
 }
 
-/// What is asked of a process with these stairs. Findings of a trend are acknowledged, so that only the stairs are left.
+/// The requests to a process with these stairs. Findings of a trend are acknowledged, so that
+/// only the stairs are left.
 fn asked_after_stairs(at: &'static [u64], full: u64, more: fn() -> Value) -> Vec<Value> {
     let exporter = Exporter::start(&[]);
     let records = stairs(at, full, more);

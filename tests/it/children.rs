@@ -11,7 +11,7 @@ use crate::rig::units::{GIB, MIB, float};
 
 const KIB: u64 = 1024;
 
-/// What the children of a rank hold of their own at a reading, by its number.
+/// The memory that the children of a rank hold of their own at a reading, by its number.
 type Course = fn(u64) -> u64;
 
 /// A rank of 376 MiB on a machine of 4 GiB that takes 20 steps a second. Its three workers are read each second.

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
-use stepmem_engine::wire::step::KEYS;
+use stepmem_engine::wire::KEYS;
 use stepmem_types::site::holder_kind;
 
 use crate::rig::folder::root;

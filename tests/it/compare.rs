@@ -246,7 +246,8 @@ fn directory_of_a_run_stands_for_its_latest_launch() {
     stepmem(&["compare", &fixed, &leaky], &[], b"").fails(1, "");
     std::fs::create_dir(folder.path("empty")).unwrap();
     let empty = text(&folder.path("empty"));
-    stepmem(&["compare", &leaky, &empty], &[], b"").fails(2, "empty: there is no summary");
+    let none = "empty: the directory has no summary (final_summary.json) and no recording (*.jsonl, .gz, .zst)\n";
+    stepmem(&["compare", &leaky, &empty], &[], b"").fails(2, none);
 }
 
 /// Returns `summary` with every rank changed.

@@ -105,7 +105,7 @@ fn healthy_job_does_not_page_and_a_leak_pages_for_its_own_rank_in_time() {
     }
 }
 
-/// What people call a diagnosis.
+/// The name of a diagnosis among people.
 fn title(kind: &str) -> String {
     match kind {
         "CREEP_EARLY" => "MEMORY RISING".to_owned(),
@@ -173,5 +173,5 @@ fn of(list: &Value) -> impl Iterator<Item = &Value> {
 #[test]
 fn story_of_a_rank_that_is_not_there_is_an_error() {
     let arguments = ["explain", "-", "--run", "unknown", "--rank", "7"];
-    stepmem(&arguments, &[], b"").fails(1, "no train step of rank 7 of run unknown");
+    stepmem(&arguments, &[], b"").fails(2, "no train step of rank 7 of run unknown");
 }

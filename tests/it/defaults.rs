@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 use stepmem::config::table::SETTINGS;
-use stepmem_engine::output::saved_state::SavedState;
+use stepmem_engine::saved::SavedState;
 
 use crate::rig::folder::root;
 
@@ -17,8 +17,8 @@ const SHARED: [(&str, &str); 4] = [
     ("imbalance.warning", "imbalanceRatio"),
 ];
 
-/// A setting, the metric that its dashboards' panels show, and the colour that begins at it.
-const COLOURED: [(&str, &str, &str); 5] = [
+/// A setting, the metric that its dashboards' panels show, and the color that begins at it.
+const COLORED: [(&str, &str, &str); 5] = [
     ("pressure.warning", "stepmem_pressure_ratio", "orange"),
     ("pressure.critical", "stepmem_pressure_ratio", "red"),
     ("creep.critical-eta", "stepmem_oom_eta_seconds", "yellow"),
@@ -50,8 +50,8 @@ fn named_in_rules(rules: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     numbers
 }
 
-/// The queries of each panel, and where each of its colours begins.
-fn coloured_panels() -> Vec<(String, BTreeMap<String, f64>)> {
+/// The queries of each panel, and where each of its colors begins.
+fn colored_panels() -> Vec<(String, BTreeMap<String, f64>)> {
     let mut panels = Vec::new();
     for file in fs::read_dir(root().join("dashboards")).unwrap() {
         let path = file.unwrap().path();
@@ -103,14 +103,13 @@ fn the_chart_has_every_threshold_of_the_rules_and_its_number() {
 }
 
 #[test]
-fn dashboards_change_colour_where_the_settings_judge() {
-    let panels = coloured_panels();
-    for (key, metric, colour) in COLOURED {
+fn dashboards_change_color_where_the_settings_judge() {
+    let panels = colored_panels();
+    for (key, metric, color) in COLORED {
         let of_metric = panels.iter().filter(|(shown, _)| shown.contains(metric));
-        let begins: BTreeSet<String> = of_metric
-            .filter_map(|(_, colours)| Some(colours.get(colour)?.to_string()))
-            .collect();
-        assert_eq!(begins, [default_of(key).to_string()].into(), "{colour} of {metric}");
+        let begins: BTreeSet<String> =
+            of_metric.filter_map(|(_, colors)| Some(colors.get(color)?.to_string())).collect();
+        assert_eq!(begins, [default_of(key).to_string()].into(), "{color} of {metric}");
     }
 }
 

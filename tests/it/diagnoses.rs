@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use stepmem_engine::diagnosis::balance::COMPARABLE_STEPS_MIN;
+use stepmem_engine::COMPARABLE_STEPS_MIN;
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
@@ -101,7 +101,7 @@ fn log_has_the_name_the_figures_and_the_level_of_a_finding() {
     assert!(fields["sentence"].as_str().unwrap().starts_with("live memory grows by"));
 }
 
-/// One record whose figures are shares of a capacity.
+/// A record whose figures are shares of a capacity.
 fn pressed(run: &str, step: u64, figures: &[(&str, u64)], capacity: u64) -> Value {
     let mut record = json!({ "run": run, "rank": 0, "step": step, "allocated_bytes": GB, "total_bytes": capacity });
     for (field, bytes) in figures {
@@ -264,7 +264,7 @@ fn pressure_lets_go_two_percent_below_its_limits() {
         exporter.push(&records);
         let ratio = records[0]["peak_allocated_bytes"].as_f64().unwrap() / 100e9;
         if level > 0.0 {
-            await_true("the judgement", || {
+            await_true("the judgment", || {
                 exporter.status()["findings"][0]["evidence"]["pressure_ratio"] == ratio
             });
             assert_eq!(
@@ -552,7 +552,7 @@ fn acknowledged_finding_is_info_until_it_expires() {
 }
 
 #[test]
-fn malformed_or_unknown_acknowledgement_is_refused() {
+fn malformed_or_unknown_acknowledgment_is_refused() {
     let exporter = Exporter::start(&[]);
     exporter.push(&Job::leaking("calm", 0..2, 0).records());
     let good = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 60, "reason": "known"});

@@ -5,12 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::output::status::ExporterStatus;
-use stepmem_engine::wire::control::decode_end;
-use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::{Layout, decode_end, decode_steps};
+use stepmem_engine::{Engine, EngineConfig, Event};
 use stepmem_types::ids::Run;
 use stepmem_types::units::Uptime;
 
@@ -76,46 +73,6 @@ fn death_by_oom_stays_in_every_output() {
     assert_eq!(creep["severity"], "info");
     assert!(creep["evidence"].get("oom_eta_seconds").is_none(), "{creep}");
     assert!(evidence["growth_bytes"].as_f64().unwrap() > 0.0, "{evidence}");
-}
-
-#[test]
-fn relaunch_clears_the_death_and_keeps_its_count() {
-    let exporter = Exporter::start(&[]);
-    exporter.push(&dying().records());
-    exporter.end("job", &oom());
-    let relaunch = dying().more(|_, _| json!({"instance": OTHER}));
-    exporter.push(&relaunch.steps(1..5).records());
-    assert_eq!(found(&exporter), None);
-    has(&exporter.status()["ranks"][0], &json!({"state": "pushing", "oom_events_total": 1}));
-}
-
-#[test]
-fn record_that_the_end_overtook_is_of_the_life_that_ended() {
-    let exporter = Exporter::start(&[]);
-    exporter.push(&dying().records());
-    let last = dying().steps(251..252).records();
-    let time = last[0]["time"].as_f64().unwrap();
-    let mut death = oom();
-    death["time"] = json!(time + 0.5);
-    exporter.end("job", &death);
-    exporter.push(&last);
-    assert_eq!(found(&exporter).unwrap()["evidence"]["is_fatal"], true);
-    has(&exporter.status()["ranks"][0], &json!({"state": "ended", "step": 251}));
-    let metrics = exporter.scrape();
-    assert_eq!(metrics[r#"stepmem_push_records_total{result="restarted"}"#], 0.0);
-    // The same process trains once more: its steps are of later than the end, whatever their numbers.
-    exporter.push(&dying().steps(5..7).starting_at(400.0).records());
-    has(&exporter.status()["ranks"][0], &json!({"state": "pushing", "step": 6}));
-}
-
-#[test]
-fn process_that_survives_an_oom_is_a_warning() {
-    let exporter = Exporter::start(&[]);
-    let ooms = |_, step: u64| json!({"ooms": u64::from(step >= 6) * 2});
-    exporter.push(&Job::new(1, 20).more(ooms).records());
-    let expected = json!({"severity": "warning", "evidence": {"ooms": 2, "oom_step": 6}});
-    has(&found(&exporter).unwrap(), &expected);
-    assert_eq!(exporter.status()["ranks"][0]["oom_events_total"], 2);
 }
 
 /// A job of 20 steps whose allocator has counted `n_ooms` errors since step 6.
@@ -237,35 +194,6 @@ fn error_that_ends_the_process_counts_once() {
     }
 }
 
-/// Its device's figures say nothing of the memory that the kernel had too little of.
-#[test]
-fn only_a_rank_on_the_host_is_killed_with_the_headroom_that_its_figures_show() {
-    let mut kill = caught_end("oom", 0);
-    kill["error_type"] = json!("oom_kill");
-    for (device, is_known) in [(Some("cpu"), true), (Some("GPU-0"), false), (None, false)] {
-        let mut records = Job::new(1, 20).capacity(24 * GIB).records();
-        for record in &mut records {
-            let record = record.as_object_mut().unwrap();
-            record.insert("instance".to_owned(), json!(OWN));
-            record.remove("device");
-            record.extend(device.map(|device| ("device".to_owned(), json!(device))));
-        }
-        let exporter = Exporter::start(&[]);
-        exporter.push(&records);
-        exporter.end("job", &kill);
-        let evidence = &found(&exporter).unwrap()["evidence"];
-        let has_headroom = evidence.get("headroom_bytes").is_some();
-        assert_eq!(has_headroom, is_known, "{device:?} {evidence:#}");
-    }
-}
-
-#[test]
-fn errors_of_before_the_first_record_are_not_news() {
-    let exporter = Exporter::start(&[]);
-    exporter.push(&Job::new(1, 20).more(|_, _| json!({"ooms": 5})).records());
-    assert_eq!(found(&exporter), None);
-}
-
 #[test]
 fn rank_is_ended_by_the_process_that_holds_it_alone() {
     let exporter = Exporter::start(&[]);
@@ -384,7 +312,7 @@ impl Engined {
         self.0.handle(event, Self::at(seconds)).unwrap();
     }
 
-    /// How many ranks and findings are in the status.
+    /// The numbers of ranks and findings in the status.
     fn shown(&mut self, seconds: u64) -> (usize, usize) {
         self.handle(&Event::Tick, seconds);
         let status = self.0.status(Self::at(seconds), ExporterStatus::default());
@@ -396,7 +324,7 @@ impl Engined {
 fn died() -> Engined {
     let mut engine = Engined(Engine::new(EngineConfig::default(), 1e9));
     let body = Value::from(Job::new(1, 5).untimed().records()).to_string();
-    let batch = decode(body.as_bytes(), Layout::Json).unwrap();
+    let batch = decode_steps(body.as_bytes(), Layout::Json).unwrap();
     engine.handle(&Event::Steps(batch), 100);
     let end = decode_end(oom().to_string().as_bytes()).unwrap();
     engine.handle(&Event::End(Run::new("job").unwrap(), end), 100);

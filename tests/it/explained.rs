@@ -1,7 +1,7 @@
 //! `explain --json`: what the text says, for programs; of recordings and of a running exporter.
 
 use serde_json::{Value, json};
-use stepmem_engine::kind::DiagnosisKind;
+use stepmem_engine::DiagnosisKind;
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::exporter::Exporter;
@@ -334,12 +334,12 @@ fn subject_that_is_not_there_is_an_error_without_json() {
     exporter.push(&Job::new(1, 20).run("llm/7b").records());
     let url = format!("http://{}", exporter.web);
     let of_process = stepmem(&["explain", "--json", "--pid", "7", &file], &[], b"");
-    for (ended, why) in [
-        (explain(&["--json", &file], "7"), "no train step of rank 7 of run llm/7b"),
-        (explain(&["--json", "--url", &url], "7"), "has no rank 7 of run llm/7b"),
-        (of_process, "no reading of an unmanaged process 7"),
+    for (ended, code, why) in [
+        (explain(&["--json", &file], "7"), 2, "no train step of rank 7 of run llm/7b"),
+        (explain(&["--json", "--url", &url], "7"), 2, "has no rank 7 of run llm/7b"),
+        (of_process, 2, "no reading of an unmanaged process 7"),
     ] {
-        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+        assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""));
         assert!(ended.err.contains(why), "{}", ended.err);
     }
 }

@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use crate::rig::command::{replayed, stepmem};
 use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
+use crate::rig::noise::noise;
 use crate::rig::units::{GIB, MIB, float};
 use crate::rig::wait::await_true;
 
@@ -57,6 +59,24 @@ fn growth_that_is_level_where_the_memory_is_full_says_so_and_what_to_do() {
         assert!(sentence.ends_with(level), "{sentence}");
         assert!(advice.starts_with(action), "{sentence}: {advice}");
     }
+}
+
+#[test]
+fn growth_that_has_ended_is_not_paged_by_a_window_that_reaches_further_back() {
+    let live = |_, step: u64| {
+        7 * GIB + noise(0, step, 24 * MIB) + 1_656_328 * (step.clamp(300, 700) - 300)
+    };
+    let job = Job::new(1, 1800).capacity(16 * GIB).live(live);
+    let job = job.peak(move |rank, step| live(rank, step) + GIB).reserved(|_, _| 10 * GIB);
+    let (transitions, _) = replayed(&job.recording());
+    let told = |it: &Value| {
+        let word = |name: &str| it[name].as_str().unwrap().to_owned();
+        (word("kind"), word("state"))
+    };
+    let told: Vec<_> = transitions.iter().map(told).collect();
+    let expected =
+        ["raised", "cleared"].map(|state| ("CREEP_EARLY".to_owned(), state.to_owned()));
+    assert_eq!(told, expected);
 }
 
 #[test]
@@ -170,4 +190,40 @@ fn pressure_by_what_steps_take_or_by_a_late_start_is_a_warning() {
     let severities = severities(&pressed(late, 600 * MIB));
     assert_eq!(severities.first().map(|(_, severity)| severity.as_str()), Some("warning"));
     assert_eq!(severities.iter().filter(|(_, severity)| severity == "info").count(), 0);
+}
+
+#[test]
+fn memory_that_was_taken_at_the_start_is_known_after_a_restart_and_by_two_clocks() {
+    let folder = Folder::new("taken-at-start");
+    let start = || Exporter::start(&["--state.file", &text(&folder.path("state"))]);
+    let told = |exporter: &Exporter| {
+        let found = exporter.finding("HIGH_PRESSURE").unwrap_or_else(|| panic!("no pressure"));
+        (found["severity"].clone(), found["evidence"]["taken_at_start_bytes"].clone())
+    };
+    let taken = || pressed(|_| 75 * GIB, 600 * MIB);
+    let expected = (Value::from("info"), Value::from(75 * GIB));
+    // Another rank pushes with a clock that is two days fast.
+    let of_another = taken().first_rank(1).starting_at(172_800.0);
+    let records = taken().records().into_iter().zip(of_another.records());
+    let records: Vec<Value> = records.flat_map(|(one, other)| [one, other]).collect();
+    let exporter = start();
+    exporter.push(&records[..600]);
+    assert_eq!(told(&exporter), expected);
+    exporter.stop();
+    let exporter = start();
+    assert_eq!(told(&exporter), expected);
+    exporter.push(&records[600..1200]);
+    assert_eq!(told(&exporter), expected);
+    // The next process of the rank begins with half of it, and takes the rest late.
+    let late = pressed(|step| 40 * GIB + (step * GIB / 4).min(35 * GIB), 600 * MIB);
+    let pressure = |exporter: &Exporter| {
+        let found = exporter.findings();
+        let of_first = found.into_iter().find(|found| {
+            found["kind"] == "HIGH_PRESSURE"
+                && found["evidence"]["taken_at_start_bytes"].is_null()
+        });
+        of_first.map(|found| found["severity"].clone())
+    };
+    exporter.push(&late.attempt(1).starting_at(90_000.0).records()[..400]);
+    assert_eq!(pressure(&exporter), Some(Value::from("warning")));
 }

@@ -8,10 +8,9 @@ use std::{env, fs};
 use serde_json::Value;
 use stepmem::config::page;
 use stepmem::config::table::{SETTINGS, Setting};
-use stepmem_engine::diagnosis::names;
-use stepmem_engine::kind::DiagnosisKind;
-use stepmem_engine::metrics::table::{self, METRICS};
-use stepmem_engine::wire::step::{KEYS, Key};
+use stepmem_engine::metrics::{self, METRICS};
+use stepmem_engine::wire::{KEYS, Key};
+use stepmem_engine::{DiagnosisKind, words};
 use stepmem_types::claims::{self, Claim};
 use stepmem_types::host::HostFigures;
 use stepmem_types::step::StepFigures;
@@ -106,7 +105,7 @@ fn is_current(page: &str, generated: &str) {
 
 #[test]
 fn the_page_of_metrics_is_as_the_table() {
-    is_current("metrics.md", &table::document());
+    is_current("metrics.md", &metrics::document());
 }
 
 #[test]
@@ -116,7 +115,7 @@ fn the_page_of_settings_is_as_the_table() {
 
 #[test]
 fn the_page_of_diagnoses_is_as_the_table() {
-    is_current("diagnoses.md", &names::document());
+    is_current("diagnoses.md", &words::diagnoses_document());
 }
 
 #[test]
@@ -153,7 +152,7 @@ fn the_kinds_of_the_schema_of_the_status_are_as_the_table() {
         let names = if is_of_kinds { &kinds } else { names };
         generated.extend([open, names, "]", rest]);
     }
-    assert_eq!(n_lists, 2, "of findings and of acknowledgements");
+    assert_eq!(n_lists, 2, "of findings and of acknowledgments");
     is_current("status.schema.json", &generated);
 }
 
@@ -239,7 +238,7 @@ fn every_diagnosis_has_a_mark_of_its_own_in_a_chart() {
 
 #[test]
 fn no_cell_of_a_generated_table_breaks_its_row() {
-    for page in [table::document(), page::document()] {
+    for page in [metrics::document(), page::document()] {
         let mut n_columns = 0;
         for line in page.lines() {
             let n_bars = line.matches('|').count();
@@ -372,7 +371,7 @@ fn the_chart_accepts_the_settings_that_exist_with_values_of_their_kind() {
     }
 }
 
-/// What values of a setting are, for the chart; the help has their range or their list.
+/// The kind of a setting's values, for the chart; the help has their range or their list.
 fn kind_of(setting: &Setting) -> Option<String> {
     let in_brackets = setting.help.split('(').skip(1).filter_map(|rest| rest.split(')').next());
     let range = in_brackets.filter_map(|text| text.split_once(" to ")).last();

@@ -91,7 +91,7 @@ fn error_that_passes_is_not_a_lost_device() {
 }
 
 #[test]
-fn finding_about_a_device_is_lowered_by_an_acknowledgement() {
+fn finding_about_a_device_is_lowered_by_an_acknowledgment() {
     let (fake, exporter) = start("gpu-ack");
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     exporter.await_metrics("the loss", |metrics| metrics.contains_key(LOST));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use stepmem::store::state::part;
-use stepmem_engine::ranks::history::{Figures, History, MarkerKind};
+use stepmem_engine::history::{Figures, History, MarkerKind};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::units::Bytes;
 

@@ -256,7 +256,8 @@ fn headroom_of_host_memory_is_less_by_what_child_processes_hold() {
     assert_eq!(gpu.unwrap()["headroom_bytes"], json!(float((2048 - 376) * MIB)));
 }
 
-/// Whether its figures are about the host's memory is unknown: what its children hold is shown, and taken from nothing.
+/// Figures of such a rank may or may not be about the host's memory: what its children hold is
+/// shown, and taken from nothing.
 #[test]
 fn memory_of_children_of_a_rank_without_a_device_is_shown_and_takes_no_headroom() {
     let mut records = with_readings(LEAKING, 1200).records();

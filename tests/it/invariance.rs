@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::findings::{Transition as FullTransition, TransitionState};
-use stepmem_engine::kind::Severity;
-use stepmem_engine::wire::recorded::decode_recorded;
+use stepmem_engine::wire::decode_recorded;
+use stepmem_engine::{
+    Engine, EngineConfig, Severity, Transition as FullTransition, TransitionState,
+};
 use stepmem_types::units::Uptime;
 
 use crate::rig::exporter::Exporter;
@@ -65,7 +64,7 @@ fn engine_transitions(records: &[Value]) -> (Vec<FullTransition>, u64) {
     (transitions, engine.records().restarted)
 }
 
-/// Those of creep.
+/// The transitions of creep.
 fn creep(all: &[Transition]) -> Vec<Transition> {
     all.iter().filter(|it| it.1.starts_with("CREEP")).copied().collect()
 }

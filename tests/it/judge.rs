@@ -91,8 +91,9 @@ fn clock(sample: u32, millis: u32) -> String {
     format!("2026/11/20 {hour:02}:{minute:02}:{second:02}.{millis:03}")
 }
 
-/// What drivers 545 to 610 print of three devices: columns without a unit, a header for each start of the loop, the devices of
-/// a burst in any order, and a device that falls off the bus for a while.
+/// The output of drivers 545 to 610 for three devices: columns without a unit, a header for
+/// each start of the loop, the devices of a burst in any order, and a device that falls off the
+/// bus for a while.
 #[test]
 fn logs_with_every_column_are_judged_while_a_device_is_lost() {
     let head = "timestamp, name, pci.bus_id, driver_version, pstate, pcie.link.gen.max, temperature.gpu, utilization.gpu [%], \
@@ -132,8 +133,8 @@ fn logs_with_every_column_are_judged_while_a_device_is_lost() {
         .fails(2, "memory.used [MiB] has no figure that can be read");
 }
 
-/// What `--query-compute-apps` prints: processes come and go, some have no name or no figure, and a name with commas has no
-/// quotes, so that its figure cannot be told.
+/// The output of `--query-compute-apps`: processes come and go, some have no name or no figure,
+/// and a name with commas has no quotes, so that its figure cannot be told.
 #[test]
 fn logs_of_processes_are_judged_process_by_process() {
     let head = "timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n";
@@ -393,7 +394,8 @@ fn the_document_loads_nothing_and_runs_no_script() {
     }
 }
 
-/// What dcgm-exporter says of a device that leaks and of one that does not, up to a minute ago.
+/// The metrics of dcgm-exporter for a device that leaks and for one that does not, up to a
+/// minute ago.
 fn openmetrics() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let began = now - 30 * u64::from(SAMPLES) - 60;

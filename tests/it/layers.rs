@@ -65,13 +65,13 @@ const LAYERS: [(&str, &[&[&str]]); 7] = [
     (
         "crates/detect/src",
         &[
-            &["behaviour"],
+            &["tests"],
             &["detector"],
             &["readings", "witness"],
             &["series"],
             &["shifts"],
             &["intervals", "rapid", "tracker"],
-            &["tests"],
+            &["explanations"],
             &["overview"],
             &["headroom", "heights"],
             &["surroundings"],

@@ -1,4 +1,4 @@
-//! Behaviour through the front door: real sockets, the real binary, real peers. To be read in this order.
+//! Behavior through the front door: real sockets, the real binary, real peers. To be read in this order.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,6 +36,7 @@ mod nvml;
 // Both are judged: what is found, of whom, and what must not change it.
 mod annotations;
 mod claims;
+mod claims_of_commands;
 mod conclusion;
 mod creep;
 mod explained;
@@ -102,6 +103,7 @@ mod summary_files;
 mod compare;
 
 // What is refused, and in which words.
+mod exit_codes;
 mod mistakes;
 
 mod checkpoints;

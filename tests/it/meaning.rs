@@ -24,7 +24,8 @@ fn job(n_steps: u64, more: fn(u64) -> u64) -> Job {
         .reserved(move |_, step| live(step) + 2 * GIB + GIB / 4)
 }
 
-/// What a record shows, as `STEP KIND STATE`; a finding that is level is `level`, with the step that it is level since.
+/// The transitions of records, as `STEP KIND STATE`; a finding that is level is `level`, with
+/// the step that it is level since.
 fn transitions(name: &str, records: &[Value]) -> Vec<String> {
     let folder = Folder::new(&format!("meaning-{name}"));
     let ended = stepmem(&["replay", &folder.write("job.jsonl", &recording(records))], &[], b"");
@@ -148,29 +149,100 @@ fn growth_at_each_evaluation_is_reported_as_the_document_says() {
     );
 }
 
-/// The Config table has a row for each field, in order, and the default that it states.
+/// The Config table has a row for each field, in the order of the code, and the default that it states.
 #[test]
 fn table_of_the_config_is_that_of_the_code() {
-    let algorithm = document("algorithm.md");
-    let table = algorithm.split("## Config\n").nth(1).unwrap().trim_start();
-    let rows = table.lines().take_while(|line| line.starts_with('|')).filter_map(|line| {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let field = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
-        (cells.len() == 6).then(|| (field.to_owned(), number(cells[3])))
-    });
-    let Value::Object(fields) = serde_json::to_value(Config::default()).unwrap() else {
-        panic!("a config is an object")
-    };
-    let mut stated: Vec<(String, Option<f64>)> = rows.collect();
-    let mut coded: Vec<(String, Option<f64>)> =
-        fields.into_iter().map(|(name, value)| (name, value.as_f64())).collect();
-    stated.sort_by(|a, b| a.0.cmp(&b.0));
-    coded.sort_by(|a, b| a.0.cmp(&b.0));
-    assert_eq!(stated, coded);
+    let stated: Vec<(String, Option<f64>)> = section("Config")
+        .lines()
+        .filter_map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let field = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
+            Some((field.to_owned(), number(cells[2])))
+        })
+        .collect();
+    let values = serde_json::to_value(Config::default()).unwrap();
+    let config = fs::read_to_string(root().join("crates/detect/src/config.rs")).unwrap();
+    let fields =
+        config.lines().filter_map(|line| line.strip_prefix("    pub ")?.split_once(": "));
+    let fields = fields
+        .filter(|(name, _)| !name.contains(' '))
+        .map(|(field, _)| (field.to_owned(), values[field].as_f64()));
+    assert_eq!(stated, fields.collect::<Vec<_>>());
 }
 
-/// The number of a cell such as `259,200` or `32 MiB`; `None` of `none`.
+/// Every number of detect and forecast that decides is a field of the Config, or the page names it and why it is none.
+#[test]
+fn numbers_that_are_no_fields_are_those_that_the_page_names() {
+    let section = section("Constants");
+    let quoted = section.split('`').skip(1).step_by(2).map(str::to_owned);
+    let mut stated: Vec<String> = quoted.collect();
+    let sources =
+        ["detect/src", "forecast/src", "forecast/src/stats"].into_iter().flat_map(code);
+    let mut coded: Vec<String> = sources
+        .flat_map(|(_, code)| code.lines().filter_map(constant).collect::<Vec<_>>())
+        .collect();
+    stated.sort();
+    coded.sort();
+    assert_eq!(stated, coded, "a name of its own for each");
+}
+
+/// No number that decides hides in an expression of the detector.
+#[test]
+fn expressions_of_the_detector_hold_no_number_that_decides() {
+    for (name, code) in code("detect/src") {
+        let code = code.lines().filter(|line| constant(line).is_none() && name != "config.rs");
+        for line in code {
+            let words = line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
+            let numbers = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+            for number in numbers.filter(|word| word.contains('.') && !word.contains("..")) {
+                assert!(["0.0", "1.0", "2.0"].contains(&number), "{name}: {line}");
+            }
+        }
+    }
+}
+
+/// The text below a heading of algorithm.md.
+fn section(heading: &str) -> String {
+    let algorithm = document("algorithm.md");
+    let begin = format!("## {heading}\n");
+    let below = algorithm.split(&begin).nth(1).unwrap_or_else(|| panic!("no {begin}"));
+    below.split("\n## ").next().unwrap().to_owned()
+}
+
+/// The files of a folder of crates, by name, without their tests and comments.
+fn code(folder: &str) -> Vec<(String, String)> {
+    let entries = fs::read_dir(root().join("crates").join(folder)).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let named = paths.map(|path| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(path).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let is_code = |line: &&str| !line.trim_start().starts_with("//");
+        (name, code.lines().filter(is_code).collect::<Vec<_>>().join("\n"))
+    });
+    named.filter(|(name, _)| name != "tests.rs").collect()
+}
+
+/// The name of the number that a line declares; `None` of a bound of memory, which ends in `BYTES_MAX`.
+fn constant(line: &str) -> Option<String> {
+    let (before, after) = line.split_once("const ")?;
+    let is_declared = before.trim().is_empty() || before.trim().starts_with("pub");
+    let (name, kind) = after.split_once(": ").filter(|_| is_declared)?;
+    let kind = kind.trim_start_matches('[');
+    let is_number = ["f32", "f64", "u8", "u16", "u32", "u64", "usize", "i32", "i64"]
+        .into_iter()
+        .any(|number| kind.starts_with(number));
+    (is_number && !name.ends_with("BYTES_MAX")).then(|| name.to_owned())
+}
+
+/// The number of a cell such as `259,200 s` or `32 MiB`; `None` of `none`.
 fn number(cell: &str) -> Option<f64> {
-    let (digits, factor) = cell.strip_suffix(" MiB").map_or((cell, 1), |digits| (digits, MIB));
-    digits.replace(',', "").parse::<f64>().ok().map(|value| value * float(factor))
+    let mut words = cell.split(' ');
+    let digits = words.next().unwrap().replace(',', "").parse::<f64>().ok();
+    let factor = match words.next() {
+        Some("MiB") => MIB,
+        Some("GiB") => GIB,
+        _ => 1,
+    };
+    digits.map(|value| value * float(factor))
 }

@@ -155,13 +155,15 @@ fn refusal_names_the_value_the_limit_and_the_setting() {
     check_problem(&answer, 413, "the decoded body exceeds 2000 bytes (--push.body-max)");
 }
 
-/// Where what an exporter needs cannot be used: the setting, its value, and why.
+/// Settings that name something that cannot be used: the setting, its value, and the reason.
 fn unusable(folder: &Folder, taken: &str) -> Vec<(&'static str, String, String)> {
     let occupied = folder.write("file", "");
     let below = format!("{occupied}/below");
     let missing = text(&folder.path("missing/file"));
     let kernels = "/proc/stepmem".to_owned();
     let (no_folder, no_file) = ("Not a directory", "No such file or directory");
+    // An address for documents, which no machine has.
+    let foreign = "203.0.113.7:9477".to_owned();
     let listens = format!("cannot listen on {taken}");
     [
         ("summary.dir", &below, no_folder),
@@ -175,6 +177,7 @@ fn unusable(folder: &Folder, taken: &str) -> Vec<(&'static str, String, String)>
         ("push.unix-socket", &occupied, "exists and is not a socket"),
         ("web.listen-address", &taken.to_owned(), &listens),
         ("push.listen-address", &taken.to_owned(), &listens),
+        ("web.listen-address", &foreign, "203.0.113.7 is not an address of this machine: give"),
         ("nvml.library", &missing, no_file),
         // Even root makes no file there, though it may write.
         ("summary.dir", &kernels, "nothing can be made in /proc"),
@@ -254,7 +257,8 @@ fn check_next_to_a_live_exporter_only_notes_what_that_listens_on() {
     exporter.post("[]");
     let short = folder.write("token", "secret");
     let warned = stepmem(&["check", "--no-nvml", "--push.token-file", &short], &ANY_PORTS, b"");
-    assert!(warned.done().contains("the token is short, with 6 bytes: use at least 16"));
+    let warning = "push.token-file: {}: the token is short, with 6 bytes: use at least 16";
+    assert!(warned.done().contains(&warning.replace("{}", &short)));
 }
 
 #[test]
@@ -324,16 +328,18 @@ fn refused_value_is_written_as_it_was_given() {
     let recording = folder.write("steps.jsonl", &Job::leaking("llm", 0..100, 0).recording());
     let ack =
         ["ack", "--run", "r", "--rank", "0", "--kind", "CREEP_CONFIRMED", "--reason", "r"];
-    for (arguments, code, said) in [
+    for (arguments, said) in [
         (
             &["check", "--rank.ttl", "-5m"][..],
-            2,
             "a value that begins with - follows a =, as in --rank.ttl=-5m",
         ),
-        (&[&ack[..], &["--for", "1y"]].concat(), 1, "--for: 1y is outside 1 s to 30 d"),
-        (&["summary", "--html", "/", &recording], 1, "/: is a directory: name a file"),
+        (
+            &[&ack[..], &["--for", "1y"]].concat(),
+            "'1y' for '--for <DURATION>': it is outside 1 s to 30 d",
+        ),
+        (&["summary", "--html", "/", &recording], "/: is a directory: name a file"),
     ] {
-        stepmem(arguments, &[], b"").fails(code, said);
+        stepmem(arguments, &[], b"").fails(2, said);
     }
     let file = folder.write("powers.yaml", "rank.max: 1e3\n");
     let of_file = ["check", "--no-nvml", "--config.file", &file];

@@ -12,6 +12,7 @@ use crate::rig::http::{head, request};
 use crate::rig::job::{Job, record};
 use crate::rig::json::has;
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::refusals::check_problem;
 use crate::rig::series::{has_family, samples};
 use crate::rig::units::{GIB, MIB};
 use crate::rig::wait::DEADLINE;
@@ -172,19 +173,50 @@ fn page_is_served_under_a_strict_policy_and_its_links_work() {
 #[test]
 fn unknown_path_is_404_and_wrong_method_405() {
     let exporter = Exporter::start(&[]);
-    let pushes = format!("/ links to all pages; pushes go to http://{}\n", exporter.push);
+    let pushes = format!("/ links to all pages; pushes go to http://{}", exporter.push);
     for path in ["/metricz", "/v1/steps", "/page/none.js", "/snapshots/1-1"] {
         let answer = exporter.get(path, &[]);
-        assert_eq!((answer.status, answer.body), (404, format!("no such path; {pushes}")));
+        check_problem(&answer, 404, &format!("no such path; {pushes}"));
     }
     for path in ["/metrics", "/", "/api/v1/status"] {
         let answer = request(exporter.web, &head("POST", path, &[], 0), b"");
         let text = format!("pages are only read, by GET; {pushes}");
         assert_eq!((answer.status, answer.header("allow")), (405, "GET,HEAD"), "{path}");
-        assert_eq!(answer.body, text, "{path}");
+        check_problem(&answer, 405, &text);
         let answer = request(exporter.web, &head("HEAD", path, &[], 0), b"");
         assert_eq!((answer.status, answer.body.as_str()), (200, ""), "{path}");
     }
+}
+
+#[test]
+fn refusal_of_the_page_names_the_value_as_one_of_a_push_does() {
+    let exporter = Exporter::start(&[]);
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    let rank = "is not an integer of 0..=1048575";
+    let (abc, large) =
+        (format!("rank: \"abc\" {rank}"), format!("rank: \"99999999999\" {rank}"));
+    let long = "x".repeat(200);
+    let shortened = format!("no rank of run {}… has pushed", "x".repeat(64));
+    let of_long = format!("/api/v1/runs/{long}/history");
+    for (path, status, detail) in [
+        ("/api/v1/runs/default/ranks/abc/history", 400, &*abc),
+        ("/api/v1/runs/default/ranks/abc/windows", 400, &abc),
+        ("/api/v1/runs/default/ranks/99999999999/windows", 400, &large),
+        ("/api/v1/runs/default/ranks/-1/windows", 400, "rank: \"-1\" is not an integer"),
+        ("/api/v1/runs/%ff/summary", 400, "the name in the path is not UTF-8"),
+        ("/api/v1/runs/%ff/ranks/0/history", 400, "the name in the path is not UTF-8"),
+        ("/api/v1/runs/default/summary?format=xml", 400, "the query \"format=xml\" is neither"),
+        ("/api/v1/runs/default/ranks/9/history", 404, "rank 9 of run default has not pushed"),
+        ("/api/v1/runs/none/history", 404, "no rank of run none has pushed"),
+        ("/api/v1/runs/none/summary", 404, "no rank of run none has pushed"),
+        (&of_long, 404, &shortened),
+    ] {
+        check_problem(&exporter.get(path, &[]), status, detail);
+    }
+    // A request that is refused by its head.
+    let foreign = "GET /api/v1/status HTTP/1.1\r\nhost: attacker.example\r\n\r\n";
+    let foreign = request(exporter.web, foreign, b"");
+    check_problem(&foreign, 403, "add it to web.allowed-hosts");
 }
 
 #[test]
@@ -212,7 +244,7 @@ fn exporter_reports_on_itself_and_leaves_out_unknown_figures() {
     assert_eq!(metrics[r#"stepmem_push_duration_seconds_bucket{le="+Inf"}"#], 1.0);
 }
 
-/// Where a value has a list in a list, whose items have no names.
+/// The place where a value has a list in a list, whose items have no names.
 fn nameless(value: &Value, at: &str) -> Option<String> {
     match value {
         Value::Array(items) if items.iter().any(Value::is_array) => Some(at.to_owned()),

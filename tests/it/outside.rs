@@ -10,8 +10,9 @@ use crate::rig::units::{GIB, MIB, float};
 const STEPS_PER_SECOND: u64 = 4;
 const RESERVED: u64 = 2 * GIB;
 
-/// What a process held outside its allocator on an H200, by the seconds since its first step, in MiB: a native library
-/// that took 4 MiB a step. Its driver was read every five seconds.
+/// The memory of a process outside its allocator on an H200, by the seconds since its first
+/// step, in MiB: a native library that took 4 MiB a step. Its driver was read every five
+/// seconds.
 const H200_ALONE: [(u64, u64); 20] = [
     (0, 754),
     (1, 910),

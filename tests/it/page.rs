@@ -104,7 +104,10 @@ fn browser_shows_ranks_processes_and_devices_with_their_findings() {
     // A rank that does not name its device could be any of the processes.
     exporter.push_step(&json!({ "run": "young", "rank": 0, "device": "GPU-c" }), 1, GIB);
     let demo = Exporter::start_command("demo", &["--fixed"], &[]);
-    holds("page.mjs", &[&demo, &exporter]);
+    let folder = Folder::new("page-token");
+    let token = folder.write("token", "a token of some length");
+    let guarded = Exporter::start(&["--push.token-file", &token]);
+    holds("page.mjs", &[&demo, &exporter, &guarded]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::snapshot::data;
 use crate::rig::units::{GIB, MIB, float};
 use crate::rig::wait::await_true;
-use stepmem_engine::wire::recording::{RecordedLine, decode_line};
+use stepmem_engine::wire::{RecordedLine, decode_line};
 
 const LIFE_1: &str = "leaky.life1.jsonl.zst";
 /// A snapshot with one line that leaks.
@@ -28,7 +28,7 @@ fn replayed(arguments: &[&str]) -> Value {
     serde_json::from_str::<Value>(out.lines().last().unwrap()).unwrap()["status"].take()
 }
 
-/// Four ranks, rank 2 of which leaks, and what is said of them: a holder, an acknowledgement, and the end of rank 0.
+/// Four ranks, rank 2 of which leaks, and what is said of them: a holder, an acknowledgment, and the end of rank 0.
 fn push_leak(exporter: &Exporter, run: &str) {
     let records = Job::leaking(run, 1..500, 8 * MIB).records();
     for batch in records.chunks(100) {

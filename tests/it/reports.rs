@@ -177,13 +177,13 @@ fn report_needs_a_recording_or_an_exporter_and_no_other_form() {
     let folder = Folder::new("report-refused");
     let empty = folder.write("empty.jsonl", "");
     let out = text(&folder.path("report.html"));
-    stepmem(&["summary", &empty, "--html", &out], &[], b"").fails(1, "has no step");
+    stepmem(&["summary", &empty, "--html", &out], &[], b"").fails(2, "has no step");
     for form in [&["--json"][..], &["--policy", "traceml"], &["--format", "traceml"]] {
         let ended = stepmem(&[&["summary", &empty, "--html", &out], form].concat(), &[], b"");
         ended.fails(2, "cannot be used with");
     }
     let steps = folder.write("steps.jsonl", &Job::new(1, 60).recording());
     let nowhere = text(&folder.path("none/report.html"));
-    stepmem(&["summary", &steps, "--html", &nowhere], &[], b"").fails(1, "none/report.html");
+    stepmem(&["summary", &steps, "--html", &nowhere], &[], b"").fails(2, "none/report.html");
     assert!(!folder.path("report.html").exists());
 }

@@ -109,7 +109,7 @@ fn request_that_waits_is_repeated_after_a_restart_and_one_that_is_begun_is_not()
 }
 
 #[test]
-fn snapshot_that_waits_for_its_analysis_is_analysed_after_a_restart() {
+fn snapshot_that_waits_for_its_analysis_is_analyzed_after_a_restart() {
     let folder = Folder::new("restart-wait");
     let first = start(&folder);
     let asked = asks(&first, 1..1500, &json!({}));

@@ -141,7 +141,7 @@ fn verdict_of_a_plan_is_how_many_restarts_it_takes() {
     assert_eq!(plan(100_000), (": stop it, no restart gets it there".to_owned(), None));
 }
 
-/// What HIGH PRESSURE on rank 0 says after these records, after its figures.
+/// The part of HIGH PRESSURE's sentence on rank 0 behind its figures, after these records.
 #[track_caller]
 fn pressed(records: &[Value]) -> String {
     let exporter = Exporter::start(&[]);

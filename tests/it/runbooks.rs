@@ -49,7 +49,7 @@ fn mentions(page: &str) -> Vec<Vec<String>> {
     code.filter_map(|code| code.strip_prefix("stepmem ").map(words)).collect()
 }
 
-/// Returns what an operator writes for a placeholder.
+/// Returns the words that an operator writes for a placeholder.
 fn filled_in(word: &str) -> &str {
     match word {
         "N" => "3",

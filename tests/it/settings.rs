@@ -173,7 +173,7 @@ fn file_that_cannot_be_read_is_named() {
         (&ini, "the name ends in none of .toml, .yaml, .yml"),
     ] {
         let found = mistakes(&["--config.file", file], &[]).join("\n");
-        assert!(found.starts_with(&format!("{file}: ")), "{found}");
+        assert!(found.starts_with(&format!("--config.file: {file}: ")), "{found}");
         assert!(found.contains(problem) && !found.contains("secret"), "{found}");
     }
 }
@@ -244,9 +244,6 @@ fn status_is_a_table_for_people_and_json_for_programs() {
         ended.out
     };
     assert_eq!(status(&[]), "No rank pushes.\n");
-    assert_eq!(status(&["--run", "llm"]), "No rank of run llm pushes.\n");
-    assert_eq!(status(&["--rank", "7"]), "No rank 7 pushes.\n");
-    assert_eq!(status(&["--run", "llm", "--rank", "7"]), "No rank 7 of run llm pushes.\n");
     let gib = 1_u64 << 30;
     let pressed = json!({ "run": "llm", "rank": 12, "step": 7, "allocated_bytes": 70 * gib, "peak_allocated_bytes": 79 * gib, "total_bytes": 80 * gib });
     let batch = format!("[{},{pressed}]", record(0, 1, gib));
@@ -289,7 +286,7 @@ fn status_is_a_table_for_people_and_json_for_programs() {
     let sentence =
         "HIGH PRESSURE (critical), rank 12 of llm: the allocated peak is at 99% of 80.0 GiB";
     assert!(table.contains(sentence), "{table}");
-    assert!(!table.contains('\u{1b}'), "colours in a pipe");
+    assert!(!table.contains('\u{1b}'), "colors in a pipe");
     let json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
     assert_eq!(json["ranks"][1]["allocated_bytes"], 70 * gib);
     drop(exporter);

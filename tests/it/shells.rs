@@ -12,7 +12,7 @@ fn printed(arguments: &[&str]) -> String {
     stepmem(arguments, &[], b"").quiet()
 }
 
-/// What bash offers for the last of these words.
+/// The words that bash offers for the last of these.
 fn offers(script: &str, words: &[&str]) -> Vec<String> {
     let line = r#"
         source "$1" || exit 9
@@ -75,5 +75,5 @@ fn every_shown_command_has_a_manual_page_with_its_settings() {
     }
     assert!(printed(&["man"]).contains("stepmem"));
     let unknown = stepmem(&["man", "nothing"], &[], b"");
-    unknown.fails(1, "\"nothing\" is not a command of stepmem");
+    unknown.fails(2, "\"nothing\" is not a command of stepmem");
 }

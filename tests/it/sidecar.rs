@@ -10,7 +10,7 @@ use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::units::GIB;
 
-/// Whether log and metric name the setting.
+/// Checks that log and metric name the setting.
 fn assert_named(exporter: &Exporter, setting: &str, reason: &str) {
     let series = format!("stepmem_startup_problem{{setting=\"{setting}\"}}");
     assert_eq!(exporter.metric(&series), Some(1.0), "{:#?}", exporter.log());
@@ -89,14 +89,14 @@ fn without_its_token_no_push_listener_opens() {
 }
 
 #[test]
-fn what_may_be_a_misspelt_token_closes_pushes_unless_the_token_is_given() {
+fn what_may_be_a_misspelled_token_closes_pushes_unless_the_token_is_given() {
     let folder = Folder::new("sidecar-unknown");
     let token = folder.write("token", "secret");
-    let misspelt = format!("--push.tokn-file={token}");
+    let misspelled = format!("--push.tokn-file={token}");
     let file = folder.write("stepmem.yaml", "push.token_file: /token\n");
     let absent = text(&folder.path("absent.yaml"));
     for (arguments, setting) in [
-        (vec![misspelt.as_str()], "command line"),
+        (vec![misspelled.as_str()], "command line"),
         (vec!["--push.tokn-file", &token], "command line"),
         (vec!["--config.file", &file], "config.file"),
         (vec!["--config.file", &absent], "config.file"),
@@ -108,7 +108,7 @@ fn what_may_be_a_misspelt_token_closes_pushes_unless_the_token_is_given() {
         exporter.stop();
     }
     let variables = [("STEPMEM_PUSH_TOKEN_FILE", token.as_str())];
-    let exporter = Exporter::start_sidecar(&[&misspelt], &variables);
+    let exporter = Exporter::start_sidecar(&[&misspelled], &variables);
     assert_eq!(exporter.post("[]").status, 401);
 }
 

@@ -423,7 +423,7 @@ fn moments_within_a_step_are_those_of_show() {
         assert_eq!(alive["bytes"].as_u64().unwrap() >> 20, 257, "{moment}");
     }
     let ended = page(&path, &["--at", "1.5"]);
-    ended.fails(1, "no backward pass 5 in step 1, it has 4");
+    ended.fails(2, "no backward pass 5 in step 1, it has 4");
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn a_moment_or_step_that_is_not_there_is_an_error_that_says_so() {
         (["--at", "step:99"], "no step 99, the snapshot has steps 0 to 4"),
     ] {
         let ended = page(&path, &arguments);
-        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{arguments:?}");
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{arguments:?}");
         assert!(ended.err.contains(reason), "{}", ended.err);
     }
     for arguments in [
@@ -496,7 +496,7 @@ fn a_step_that_did_not_end_is_told_from_one_that_never_was() {
         [("show", "139"), ("show", "step:139"), ("show", "139.1"), ("events", "step:139")]
     {
         let ended = stepmem(&["snapshot", command, &path, "--at", moment], &[], b"");
-        assert_eq!(ended.code, Some(1), "{command} {moment}");
+        assert_eq!(ended.code, Some(2), "{command} {moment}");
         assert!(ended.err.contains(said), "{command} {moment}: {}", ended.err);
     }
 }

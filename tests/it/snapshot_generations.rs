@@ -12,7 +12,7 @@ use crate::rig::snapshot::{answer, data, page};
 use crate::rig::snapshot_job::{Job, KIB, MIB};
 use crate::rig::snapshot_programs::{LEAKING_FILE, Program, Truth};
 
-/// What a job does with memory of its own, in each of its steps.
+/// The memory of its own that a job makes and keeps, step by step.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
     /// One block from a step on, and in each so-many-th step after it.
@@ -25,7 +25,7 @@ enum Kept {
     Ring { from: u64, length: usize },
     /// So many, in any order.
     Random { from: u64, length: usize },
-    /// One in each step until so many are there.
+    /// A block in each step until so many are there.
     Cache { from: u64, length: u64 },
     /// Two a step, of which one goes.
     Half { from: u64 },
@@ -119,7 +119,7 @@ fn healthy() -> Vec<(Kept, u64)> {
     programs
 }
 
-/// What the command finds in a job's file.
+/// The leak that the command finds in a job's file.
 fn leak_of(folder: &Folder, (kept, n_steps): (Kept, u64), is_marked: bool) -> Value {
     let path = folder.path("job.pickle");
     fs::write(&path, run(kept, n_steps, is_marked)).unwrap();
@@ -226,7 +226,7 @@ fn a_leak_is_the_cause_of_running_out_of_memory_where_pieces_lie_free() {
 /// Drawn programs of each kind.
 const DRAWN: u64 = 80;
 
-/// Whether a program leaks by what the command answers: lines of others are never blamed.
+/// Returns whether a program leaks by the command's answer: lines of others are never blamed.
 fn is_blamed(program: &Program, leak: &Value) -> bool {
     let is_leak = leak["verdict"] == "leak";
     let sites = leak["sites"].as_array().unwrap();

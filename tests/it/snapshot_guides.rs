@@ -170,7 +170,7 @@ fn what_is_alive_between_two_passes_is_one_command() {
         "{out}"
     );
     let (code, _, error) = at("1.5");
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(error.contains("--at: no backward pass 5 in step 1, it has 4"), "{error}");
     let (code, _, error) = at("1.x");
     assert_eq!(code, Some(2));

@@ -282,7 +282,7 @@ fn what_is_not_a_snapshot_leaves_no_document() {
     let good = data("vectors/style_py4.pickle.gz");
     let nowhere = text(&folder.path("none/x.html"));
     let ended = stepmem(&["snapshot", "show", &good, "--html", &nowhere], &[], b"");
-    ended.fails(1, "x.html");
+    ended.fails(2, "x.html");
 }
 
 #[test]

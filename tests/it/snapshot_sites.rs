@@ -1,4 +1,4 @@
-//! From a reported snapshot to the line that leaks: files are analysed by another process, and a file that cannot be is an
+//! From a reported snapshot to the line that leaks: files are analyzed by another process, and a file that cannot be is an
 //! outcome that is counted, while the exporter stays as it is.
 
 use std::fs::{self, File};
@@ -23,8 +23,8 @@ fn exporter(folder: &Folder, arguments: &[&str]) -> Exporter {
     Exporter::start(&[&read, arguments].concat())
 }
 
-/// Reports a snapshot of a rank, and returns what the status says of it once it is analysed.
-fn analysed(exporter: &Exporter, rank: u64, file: &str) -> Value {
+/// Reports a snapshot of a rank, and returns what the status says of it once it is analyzed.
+fn analyzed(exporter: &Exporter, rank: u64, file: &str) -> Value {
     exporter.push_step(&json!({ "run": "llm", "rank": rank }), 1, GIB);
     let before = items(&exporter.status()["snapshots"]).count();
     let report = json!({
@@ -62,7 +62,7 @@ fn verdict_is_the_one_of_the_command_on_the_same_file() {
     for (rank, name) in (0..).zip(&names) {
         let source = data(&format!("vectors/{name}"));
         fs::copy(&source, folder.path(name)).unwrap();
-        let shown = analysed(&exporter, rank, name);
+        let shown = analyzed(&exporter, rank, name);
         assert_eq!(shown["analysis"], "analysed", "{name}: {shown}");
         let said = answer(&["show", "--json", &source]);
         let leaks = || items(&said["devices"]).map(|device| &device["leak"]);
@@ -107,7 +107,7 @@ fn file_that_is_no_snapshot_is_an_outcome_and_leaves_the_exporter_as_it_is() {
     fs::create_dir(folder.path("folder")).unwrap();
 
     let exporter = exporter(&folder, &[]);
-    analysed(&exporter, 0, "missing");
+    analyzed(&exporter, 0, "missing");
     let before = exporter.resident_bytes_max();
     let absolute = text(&outside.path("good.pickle.gz"));
     for (file, outcome) in [
@@ -123,7 +123,7 @@ fn file_that_is_no_snapshot_is_an_outcome_and_leaves_the_exporter_as_it_is() {
         ("missing", "missing"),
     ] {
         let so_far = n_analyses(&exporter, outcome);
-        let shown = analysed(&exporter, 1, file);
+        let shown = analyzed(&exporter, 1, file);
         assert_eq!(shown["analysis"], outcome, "{file}: {shown}");
         assert!(shown["analysis_error"].is_string(), "{file}: {shown}");
         assert_eq!(n_analyses(&exporter, outcome), so_far + 1.0, "{file}");
@@ -131,13 +131,13 @@ fn file_that_is_no_snapshot_is_an_outcome_and_leaves_the_exporter_as_it_is() {
     assert_eq!(site(&exporter, 1), Value::Null);
     let grown = exporter.resident_bytes_max().saturating_sub(before);
     assert!(grown < 4 * MIB, "the exporter grew by {grown} bytes");
-    // And a good file is analysed after all of these.
+    // And a good file is analyzed after all of these.
     fs::copy(&good, folder.path("good.pickle.gz")).unwrap();
-    assert_eq!(analysed(&exporter, 1, "good.pickle.gz")["verdict"], "leak");
+    assert_eq!(analyzed(&exporter, 1, "good.pickle.gz")["verdict"], "leak");
 }
 
 #[test]
-fn scrapes_and_memory_are_as_ever_while_hostile_files_are_analysed() {
+fn scrapes_and_memory_are_as_ever_while_hostile_files_are_analyzed() {
     let folder = Folder::new("besieged");
     fs::write(folder.path("evil"), b"\x80\x04cos\nsystem\n\x8c\x04true\x85R.").unwrap();
     File::create(folder.path("sparse")).unwrap().set_len(4 * GIB).unwrap();
@@ -219,7 +219,7 @@ fn file_of_another_user_is_read_only_if_that_user_reports_it() {
         return;
     }
     let exporter = exporter(&folder, &[]);
-    let shown = analysed(&exporter, 0, "theirs.pickle.gz");
+    let shown = analyzed(&exporter, 0, "theirs.pickle.gz");
     assert_eq!(shown["analysis"], "owner", "{shown}");
     let said = shown["analysis_error"].as_str().unwrap();
     assert!(said.contains("12345") && said.contains("Unix socket"), "{said}");
@@ -233,8 +233,8 @@ fn timeline_of_a_snapshot_is_served_in_an_origin_of_its_own() {
     let name = "leak_python_stacks.pickle.gz";
     fs::copy(data(&format!("vectors/{name}")), folder.path(name)).unwrap();
     fs::write(folder.path("broken"), "x").unwrap();
-    assert_eq!(analysed(&exporter, 0, "broken").get("timeline"), None);
-    let shown = analysed(&exporter, 0, name);
+    assert_eq!(analyzed(&exporter, 0, "broken").get("timeline"), None);
+    let shown = analyzed(&exporter, 0, name);
     let id = shown["timeline"].as_str().unwrap_or_else(|| panic!("{shown}"));
     let answer = exporter.get(&format!("/snapshots/{id}"), &[]);
     assert_eq!(
@@ -271,7 +271,7 @@ fn no_timeline_is_drawn_or_served_unless_a_directory_is_set_where_training_does_
     let plain = exporter(&folder, &[]);
     let name = "leak_python_stacks.pickle.gz";
     fs::copy(data(&format!("vectors/{name}")), folder.path(name)).unwrap();
-    assert_eq!(analysed(&plain, 0, name).get("timeline"), None);
+    assert_eq!(analyzed(&plain, 0, name).get("timeline"), None);
     assert_eq!(plain.get("/snapshots/1-1", &[]).status, 404);
     assert_eq!(plain.metric("stepmem_snapshot_timelines_total{result=\"written\"}"), None);
 
@@ -358,7 +358,7 @@ fn demo_names_the_line_that_leaks_and_what_holds_the_memory() {
     assert!(sentence.contains("is allocated at train.py:151 in training_step"), "{sentence}");
     assert!(
         sentence.contains("held by `Trainer.history` (list, ")
-            && sentence.contains(" MiB more/step, all of it; "),
+            && sentence.contains(" MiB more/step, all of the growth; "),
         "{sentence}"
     );
 
@@ -399,5 +399,5 @@ fn operator_gets_a_snapshot_of_a_live_rank_and_its_verdict() {
     }
     assert_eq!(demo.status()["snapshots"][0]["reason"], "manual");
 
-    demo.asked(&[&to[..], &["--rank", "99"]].concat()).fails(1, "404");
+    demo.asked(&[&to[..], &["--rank", "99"]].concat()).fails(2, "404");
 }

@@ -11,28 +11,8 @@ use crate::rig::folder::{Folder, text};
 use crate::rig::noise::Noise;
 use crate::rig::schema::{holds, schema};
 use crate::rig::snapshot::{answer, page};
-use crate::rig::snapshot_job::{Job, KIB, MIB};
+use crate::rig::snapshot_job::{Job, KIB, MIB, files, list, states};
 use crate::rig::snapshot_programs::{LEAKING_FILE, Program, Truth};
-
-/// The states of a job at the end of each of its steps; `keep` does what a test adds to a step.
-fn states(n_steps: u64, mut keep: impl FnMut(&mut Job, u64)) -> Vec<Vec<u8>> {
-    let mut job = Job::new(4, false);
-    let mut states = Vec::new();
-    for step in 0..n_steps {
-        job.step(|job| keep(job, step));
-        states.push(job.state());
-    }
-    states
-}
-
-/// A list that grows in each so-many-th step from one on.
-fn list(n_steps: u64, from: u64, every: u64) -> Vec<Vec<u8>> {
-    states(n_steps, |job, step| {
-        if step >= from && (step - from).is_multiple_of(every) {
-            job.make(768 * KIB, job.lines.keep);
-        }
-    })
-}
 
 /// The newest so many.
 fn ring(n_steps: u64, from: u64, length: usize) -> Vec<Vec<u8>> {
@@ -58,7 +38,7 @@ fn cleared(n_steps: u64, every: u64) -> Vec<Vec<u8>> {
     })
 }
 
-/// One a step until so many are there.
+/// The states of a job that keeps a block a step until so many are there.
 fn cache(n_steps: u64, length: u64) -> Vec<Vec<u8>> {
     states(n_steps, |job, step| {
         if step < length {
@@ -87,23 +67,11 @@ fn state_of(blocks: &[(u64, u64)], frame: (&str, u64, &str)) -> Vec<u8> {
     write(&snapshot)
 }
 
-/// Writes files; returns their paths.
-fn files(folder: &Folder, states: &[Vec<u8>]) -> Vec<String> {
-    (0..)
-        .zip(states)
-        .map(|(number, bytes)| {
-            let path = text(&folder.path(&format!("state{number}.pickle")));
-            fs::write(&path, bytes).unwrap();
-            path
-        })
-        .collect()
-}
-
 fn arguments(paths: &[String]) -> Vec<&str> {
     std::iter::once("diff").chain(paths.iter().map(String::as_str)).collect()
 }
 
-/// What the command tells of some states, in the published form.
+/// The births that the command reports for some states, in the published form.
 #[track_caller]
 fn births(folder: &Folder, states: &[Vec<u8>]) -> Value {
     births_of(&files(folder, states))

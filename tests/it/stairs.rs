@@ -13,7 +13,7 @@ use crate::rig::units::{GIB, MIB};
 /// Steps from one stair to the next.
 const PERIOD: u64 = 300;
 const STAIR: u64 = 800 * MIB;
-/// Within so many steps of a stair it is known.
+/// The number of steps after a stair within which it is known.
 const KNOWN_WITHIN: u64 = 40;
 
 /// A job on one card of 24 GiB that holds so many bytes after each step, and 2 GiB more within it.

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use stepmem::store::state;
-use stepmem_engine::findings::acks::{ACKS_MAX, REASON_BYTES_MAX};
-use stepmem_engine::kind::DiagnosisKind;
-use stepmem_engine::output::saved_state::{FINDINGS_SAVED_MAX, SavedRest, SavedState};
+use stepmem_engine::DiagnosisKind;
+use stepmem_engine::acks::{ACKS_MAX, REASON_BYTES_MAX};
+use stepmem_engine::saved::{FINDINGS_SAVED_MAX, SavedRest, SavedState};
 use stepmem_types::ids::Run;
 
 use crate::rig::exporter::Exporter;

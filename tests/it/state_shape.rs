@@ -12,6 +12,12 @@ use crate::rig::folder::root;
 /// The definitions of types and constants, by name; one name may have several.
 type Definitions = BTreeMap<String, String>;
 
+/// Returns a line without its indentation and without visibility, which no saved byte depends on.
+fn shaped(line: &str) -> String {
+    let visibility = ["pub(crate) ", "pub(super) ", "pub "];
+    visibility.iter().fold(line.trim().to_owned(), |line, word| line.replace(word, ""))
+}
+
 /// Adds the definitions of a file that begin a line, with their attributes and without comments.
 fn define(text: &str, found: &mut Definitions) {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
@@ -20,7 +26,7 @@ fn define(text: &str, found: &mut Definitions) {
     let mut open: Option<(String, String)> = None;
     for line in lines {
         if let Some((name, item)) = &mut open {
-            item.push_str(line.trim());
+            item.push_str(&shaped(line));
             if line == "}"
                 || line == "];"
                 || line == ");"
@@ -43,7 +49,7 @@ fn define(text: &str, found: &mut Definitions) {
         let name = at.filter(|_| is_item).and_then(|at| words.get(at + 1));
         // An assertion has no name, and is of no type.
         if let Some(name) = name.filter(|name| **name != "_") {
-            let item = format!("{attributes}{}", line.trim());
+            let item = format!("{attributes}{}", shaped(line));
             if line.ends_with(';') || line.ends_with("{}") {
                 found.entry((*name).to_owned()).or_default().push_str(&item);
             } else {
@@ -134,8 +140,9 @@ fn every_part_of_a_definition_counts() {
     let text = "/// A.\n#[derive(Clone)]\npub struct A {\n    /// B.\n    pub b: [B; N_MAX],\n}\n\nimpl A {\n    const C: u8 = 1;\n}\nconst N_MAX: usize = 3;\npub enum B {\n    One,\n}\n";
     let found = of(text);
     assert_eq!(found.keys().collect::<Vec<_>>(), ["A", "B", "N_MAX"]);
-    assert_eq!(found["A"], "#[derive(Clone)]pub struct A {pub b: [B; N_MAX],}");
+    assert_eq!(found["A"], "#[derive(Clone)]struct A {b: [B; N_MAX],}");
     assert_eq!(names(&found["A"], &found).collect::<Vec<_>>(), ["A", "B", "N_MAX"]);
     assert_eq!(of(&text.replace("/// B.", "/// C.")), found);
+    assert_eq!(of(&text.replace("pub b", "pub(crate) b")), found);
     assert_ne!(of(&text.replace("One", "Two")), found);
 }

@@ -154,7 +154,7 @@ fn summary_of_a_directory_of_runs_is_that_of_the_run_that_is_named() {
     for run in ["first", "second"] {
         assert_eq!(summary(run).json()["run"], run);
     }
-    summary("third").fails(1, "there is no run third; the summary is of second");
+    summary("third").fails(2, "there is no run third; the summary is of second");
 }
 
 #[test]

@@ -21,11 +21,11 @@ const LEAKING: u64 = 1;
 const LEAK: u64 = 8 * MIB;
 const CAPACITY: u64 = 24 * GIB;
 const BASE: u64 = 4 * GIB;
-/// What the leaking rank's program lets it take.
+/// The memory that the leaking rank's program lets it take.
 const LIMIT: u64 = 20 * GIB;
 /// The last step whose memory fits.
 const LAST: u64 = (LIMIT - BASE - GIB) / LEAK;
-/// Below it an alert says that the end is imminent, in seconds.
+/// The time left, in seconds, below which an alert says that the end is imminent.
 const IMMINENT_SECONDS: f64 = 1800.0;
 
 /// Steps of two ranks, one of which leaks, with some noise and a cache of 1 GiB.
@@ -47,12 +47,13 @@ fn leak(from: u64, to: u64) -> Job {
         })
 }
 
-/// What all surfaces said of the leaking rank, read one after the other.
+/// The answers of all surfaces on the leaking rank, read one after the other.
 struct Moment {
     name: String,
-    /// Before all others, and after them: what only goes down or up meanwhile lies between.
+    /// The status before all others, and after them: what only goes down or up meanwhile lies
+    /// between.
     status: [Value; 2],
-    /// What the page gets, by path.
+    /// The answers to the page, by path.
     answers: Value,
     metrics: BTreeMap<String, f64>,
     table: String,
@@ -91,7 +92,7 @@ impl Moment {
         self.status.each_ref().map(|status| Self::own(&status["ranks"]).unwrap())
     }
 
-    /// What is of the rank in a list.
+    /// The item of the rank in a list.
     fn own(list: &Value) -> Option<&Value> {
         items(list).find(|of| of["rank"] == LEAKING)
     }
@@ -226,7 +227,7 @@ impl Told {
         Self::first(text.split_once(words)?.1)
     }
 
-    /// Whether it lies in a range, but for how exact it is.
+    /// Returns whether it lies in a range, but for how exact it is.
     fn is_in(&self, range: &RangeInclusive<f64>) -> bool {
         (range.start() - self.unit..=range.end() + self.unit).contains(&self.value)
     }

@@ -14,7 +14,7 @@ use crate::rig::skipped::skipped;
 use crate::rig::summary::{issue, summary, traceml_export};
 use crate::rig::units::{GIB, MIB};
 
-/// Where TraceML's recorded answers are, beside the repository.
+/// The paths of TraceML's recorded answers, next to the repository; `None` without them.
 fn vectors() -> Option<Vec<PathBuf>> {
     let folder = root().join("../shared/data/traceml");
     let Ok(entries) = fs::read_dir(&folder) else {
@@ -60,7 +60,7 @@ fn recording(input: &Value) -> String {
     lines.iter().fold(String::new(), |text, line| text + &line.to_string() + "\n")
 }
 
-/// Whether two values are the same, floats within a relative 1e-9.
+/// Returns whether two values are the same, floats within a relative 1e-9.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
@@ -110,7 +110,7 @@ fn traceml_policy_answers_as_traceml_did() {
     assert!(paths.len() >= 50, "{} answers", paths.len());
 }
 
-/// One rank with both peaks as given, step by step, on 80 GiB.
+/// A rank with both peaks as given, step by step, on 80 GiB.
 fn ranks(of: &[&dyn Fn(u64) -> u64], steps: u64) -> Value {
     let rows = |peak: &dyn Fn(u64) -> u64| -> Value {
         let row = |step| json!({ "step": step, "peak_allocated": peak(step), "peak_reserved": peak(step) });

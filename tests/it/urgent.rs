@@ -29,7 +29,7 @@ fn findings(arguments: &[&str], lines: &[Value]) -> Vec<(String, String, f64)> {
         .collect()
 }
 
-/// When a kind was first raised.
+/// The time when a kind was first raised.
 fn raised(found: &[(String, String, f64)], kind: &str) -> Option<f64> {
     found.iter().find(|(of, state, _)| of == kind && state == "raised").map(|(_, _, at)| *at)
 }

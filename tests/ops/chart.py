@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 
 import injection
@@ -103,7 +104,7 @@ def main():
     stepmem, is_bless = sys.argv[1], "--bless" in sys.argv
     chart = Chart.load(str(CHART))
     problems = []
-    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
+    for check in [files_are_the_charts, a_bare_clone_packs_all_files, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
                   the_docs_have_the_table_of_the_cluster, survives_null,
                   nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, monitors_no_more_than_the_release, a_service_is_monitored_instead, alerts_of_a_release_link_to_its_documents, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_example_of_restarts_keeps_its_attempts, the_readme_installs_it]:
         try:
@@ -152,15 +153,32 @@ def helm3(*words, values=None):
     return done.returncode, done.stdout, done.stderr
 
 
-def copies_are_current(bench):
-    """The chart's files are those of alerts/ and dashboards/."""
+def files_are_the_charts(_):
+    """alerts/ and dashboards/ link to the chart's files, which are no links: Flux leaves links out of what it takes from Git."""
     pairs = [(RULES, CHART / "files/stepmem.rules.yaml")]
-    pairs += [(path, CHART / "files/dashboards" / path.name) for path in (ROOT / "dashboards").glob("*.json")]
-    for source, made in pairs:
-        if bench.is_bless:
-            made.write_bytes(source.read_bytes())
-        expect(made.exists() and made.read_bytes() == source.read_bytes(), f"{made.relative_to(ROOT)} is not {source.relative_to(ROOT)}: make bless")
-    expect(len(list((CHART / "files/dashboards").iterdir())) == len(pairs) - 1, "files/dashboards has files that dashboards/ does not have")
+    pairs += [(ROOT / "dashboards" / path.name, path) for path in (CHART / "files/dashboards").iterdir()]
+    for link, file in pairs:
+        expect(link.is_symlink() and link.samefile(file), f"{link.relative_to(ROOT)} does not link to {file.relative_to(ROOT)}")
+    links = [path for path in CHART.rglob("*") if path.is_symlink()]
+    expect(not links, f"the chart has links: {links}")
+    expect(len(list((ROOT / "dashboards").glob("*.json"))) == len(pairs) - 1, "dashboards/ has files that files/dashboards does not have")
+
+
+def a_bare_clone_packs_all_files(_):
+    """`helm package` of what Git has, without make, holds the rules and dashboards."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["sh", "-c", 'git archive HEAD helm | tar -x -C "$0"', folder], cwd=ROOT, check=True)
+        bare = pathlib.Path(folder) / "helm/stepmem"
+        status, out, err = helm3("package", bare, "--destination", folder)
+        expect(status == 0 and not err, f"Helm 3.10: {out}{err}")
+        (three,) = pathlib.Path(folder).glob("*.tgz")
+        four = Chart.load(str(bare)).save(folder + "/four")
+        for packed in (three, four):
+            with tarfile.open(packed) as archive:
+                for file in sorted((CHART / "files").rglob("*.*")):
+                    if file.is_file():
+                        found = archive.extractfile(f"stepmem/{file.relative_to(CHART)}").read()
+                        expect(found == (bare / file.relative_to(CHART)).read_bytes() and len(found) > 10_000, f"{packed}: {file.name}")
 
 
 def lints(_):

@@ -2,7 +2,7 @@
 and they follow our conventions.
 
 The schema is that of the Grafana Foundation SDK: each dashboard is converted to its types and back. A key that they do
-not have (a misspelt one, an option of another plugin) is lost in the conversion.
+not have (a misspelled one, an option of another plugin) is lost in the conversion.
 """
 
 import json
@@ -48,15 +48,15 @@ def lost_by_the_schema(dashboard):
 
 
 def planted():
-    """The schema must notice a misspelt key at every depth; otherwise a pass means nothing."""
+    """The schema must notice a misspelled key at every depth; otherwise a pass means nothing."""
     dashboard = json.loads((FOLDER / "stepmem-run.json").read_text())
     panel = next(panel for panel in dashboard["panels"] if panel["type"] == "timeseries")
     for place in [dashboard, panel, panel["options"], panel["targets"][0], panel["fieldConfig"]["defaults"]["custom"]]:
-        place["misspelt"] = 1
+        place["misspelled"] = 1
         found = lost_by_the_schema(dashboard)
-        if len(found) != 1 or "misspelt" not in found[0]:
+        if len(found) != 1 or "misspelled" not in found[0]:
             return [f"the schema does not see a planted key: {found}"]
-        del place["misspelt"]
+        del place["misspelled"]
     return []
 
 
@@ -78,7 +78,7 @@ def legends(dashboard):
 
 
 def diagnoses(dashboards, page):
-    """Every diagnosis of the page, which the table in Rust writes, has its title and a colour; no other is named."""
+    """Every diagnosis of the page, which the table in Rust writes, has its title and a color; no other is named."""
     titles = {label: title for title, label in re.findall(r"^## (.+)\n\n`(\w+)`", page, re.MULTILINE)}
     shown = {}
     for override in panel_of(dashboards["stepmem-fleet"], "Diagnoses")["fieldConfig"]["overrides"]:
@@ -87,7 +87,7 @@ def diagnoses(dashboards, page):
     if sorted(shown) != sorted(titles.values()):
         yield f"stepmem-fleet, Diagnoses: {shown} are not the diagnoses {titles}"
     if len(set(shown.values())) != len(shown):
-        yield f"stepmem-fleet, Diagnoses: two have the same colour: {shown}"
+        yield f"stepmem-fleet, Diagnoses: two have the same color: {shown}"
     table = panel_of(dashboards["stepmem-exporter"], "Unmanaged processes")
     ranks = dict(re.findall(r'(\d+) \* \(stepmem_diagnosis_severity\{[^}]*kind=\\"(\w+)\\"', json.dumps(table["targets"])))
     [words] = [each["value"] for override in table["fieldConfig"]["overrides"] if override["matcher"]["options"] == "Diagnosis" for each in override["properties"] if each["id"] == "mappings"]

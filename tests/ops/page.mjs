@@ -1,13 +1,14 @@
-// Reads the page in a browser: page.mjs DEMO_URL NVML_URL
+// Reads the page in a browser: page.mjs DEMO_URL NVML_URL GUARDED_URL
 //
 // DEMO_URL is a demo whose leak is fixed. NVML_URL is an exporter with an unmanaged process 4711 that fills GPU-a, a lost device
-// GPU-b, and rank 0 of run "young" on GPU-c, which has pushed one step. Prints what does not hold and exits with 1.
+// GPU-b, and rank 0 of run "young" on GPU-c, which has pushed one step. GUARDED_URL is an exporter that asks
+// for a token. Prints what does not hold and exits with 1.
 import assert from "node:assert/strict";
 
 import { Reader, runOnPages } from "./browser.mjs";
 
 const DEADLINE_MS = 300_000;
-const [demoUrl, nvmlUrl] = process.argv.slice(2);
+const [demoUrl, nvmlUrl, guardedUrl] = process.argv.slice(2);
 
 /** The past of a rank, or of a run, that nothing is known of. */
 const COLUMNS = ["time", "step", "allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "host_allocated_bytes", "gaps", "markers"];
@@ -39,8 +40,8 @@ class PageReader extends Reader {
     return (await this.page.locator(selector).allInnerTexts()).map((text) => text.replace(/\s+/g, " ").trim());
   }
 
-  verdict() {
-    return this.page.locator("#verdict-text").innerText();
+  async verdict() {
+    return (await this.page.locator("#verdict-text").innerText()).replaceAll("\u00a0", " ");
   }
 }
 
@@ -235,7 +236,7 @@ const checks = {
     assert.equal(await row.locator("th .mark").getAttribute("class"), "mark level-3");
   },
 
-  async "a diagnosis that the page does not know colours the figures of its evidence"(reader) {
+  async "a diagnosis that the page does not know colors the figures of its evidence"(reader) {
     const status = await statusOf(nvmlUrl);
     const [{ run, rank }] = status.ranks;
     const evidence = { signal: "allocated", imbalance_ratio: 0.5, basis: "device" };
@@ -257,6 +258,17 @@ const checks = {
       );
       assert.deepEqual(beyond, [], `at ${width} px`);
       assert.equal(await reader.page.evaluate(() => document.documentElement.scrollWidth), width);
+      // A time left stands on one line.
+      for (const cell of ["#runs-rows td:nth-child(5)", "#ranks-rows td:nth-child(14)"]) {
+        const tops = await reader.page.locator(cell).evaluateAll((cells) =>
+          cells.map((cell) => {
+            const range = document.createRange();
+            range.selectNodeContents(cell);
+            return new Set([...range.getClientRects()].map(({ top }) => top)).size;
+          }),
+        );
+        assert.ok(tops.length > 0 && tops.every((n) => n <= 1), `${cell} at ${width} px: lines ${tops}`);
+      }
       const heads = await reader.page.locator("#ranks thead th").filter({ visible: true }).allInnerTexts();
       for (const head of ["Rank", "Findings", "Allocated", "Slope per step", "OOM in"]) assert.ok(heads.includes(head), `${head} of ${heads}`);
       // One run is named above.
@@ -292,6 +304,22 @@ const checks = {
     const [client, curl] = await reader.texts("#push-example code");
     const push = curl.match(/(http:\/\/\S+)\/v1\/steps$/)[1];
     assert.equal(client, `STEPMEM_PUSH_URL=${push} python -m stepmem train.py`);
+  },
+
+  async "where a token is asked for, the commands show one"(reader) {
+    const none = await statusOf(guardedUrl);
+    await reader.open(guardedUrl, none);
+    const [client, curl] = await reader.texts("#push-example code");
+    const [, push] = client.match(/^STEPMEM_PUSH_TOKEN_FILE=FILE STEPMEM_PUSH_URL=(http:\/\/\S+) python -m stepmem train.py$/);
+    assert.ok(curl.startsWith('curl -H "Authorization: Bearer $(cat FILE)" -H '), curl);
+    const status = await statusOf(demoUrl);
+    status.findings = [finding({ run: "demo", rank: 3 })];
+    await reader.open(guardedUrl, status);
+    await reader.page.locator("summary", { hasText: "Commands to copy" }).click();
+    const commands = (await reader.texts(".commands code")).filter((command) => /^stepmem (ack|end|snapshot take)/.test(command));
+    assert.equal(commands.length, 3);
+    for (const command of commands) assert.ok(command.includes(" --token-file FILE") && command.includes(" --url "), command);
+    assert.ok(commands.every((command) => command.includes(command.includes("take") ? guardedUrl.slice(0, -1) : push)), commands.join());
   },
 
   async "an exporter that stops answering is reported, its last figures kept"(reader) {

@@ -148,6 +148,18 @@ function crowd() {
   });
 }
 
+/** Has a page keep its charts as `window.plots`. */
+function collectPlots() {
+  let made;
+  window.plots = [];
+  const collected = (...given) => {
+    const plot = new made(...given);
+    window.plots.push(plot);
+    return plot;
+  };
+  Object.defineProperty(window, "uPlot", { configurable: true, get: () => made && function (...given) { return collected(...given); }, set: (value) => (made = value) });
+}
+
 class PageReader extends Reader {
   /** Opens the page with these answers, at a hash. */
   async open(answers, hash = "") {
@@ -313,17 +325,24 @@ const checks = {
     assert.match(reader.page.url(), /scale=capacity/);
   },
 
-  async "every line stays inside the chart at any scale, and only a point without a neighbor is a circle"(reader) {
-    await reader.page.addInitScript(() => {
-      let made;
-      window.plots = [];
-      const collected = (...given) => {
-        const plot = new made(...given);
-        window.plots.push(plot);
-        return plot;
-      };
-      Object.defineProperty(window, "uPlot", { configurable: true, get: () => made && function (...given) { return collected(...given); }, set: (value) => (made = value) });
+  async "a rank that pushes rarely has no dot behind its line in the chart of all ranks"(reader) {
+    await reader.page.addInitScript(collectPlots);
+    const answers = changed("creep", ({ status, run }) => {
+      for (const rank of status.ranks) rank.last_push_time = run.time.at(-1) + 1;
+      const { allocated_bytes: values } = run.ranks.find(({ rank }) => rank === 5);
+      values.fill(null, -10);
     });
+    await reader.open(answers);
+    const lines = await reader.page.evaluate(() => {
+      const plot = window.plots.find((of) => of.root.closest("#run-lines"));
+      return plot.data.slice(1).map((values, nth) => ({ label: plot.series[nth + 1].label, ends: values.at(-1) ?? null, dots: plot.series[nth + 1].points.filter(plot, nth + 1, false, null) }));
+    });
+    assert.equal(lines.filter(({ ends }) => ends === null).length, 1, JSON.stringify(lines));
+    assert.ok(lines.every(({ dots }) => dots === null), JSON.stringify(lines));
+  },
+
+  async "every line stays inside the chart at any scale, and only a point without a neighbor is a circle"(reader) {
+    await reader.page.addInitScript(collectPlots);
     const answers = STATES["a gap and a restart"][0];
     const { allocated_bytes: live } = answers.history;
     live[104] = live[106] = null;
@@ -359,8 +378,12 @@ const checks = {
   async "the headline of a leak of host memory names what holds it, and what matters is bold"(reader) {
     await reader.open(hostLeak);
     const headline = reader.page.locator("#verdict-text");
-    assert.equal(await headline.innerText(), "MEMORY CREEP (host) on rank 3 of run demo: host memory grows by 5.00 MiB/step, held by cache of data.py:7 in fetch; out of memory in about 50 min 0 s");
-    assert.deepEqual(await headline.locator("b").allInnerTexts(), ["MEMORY CREEP (host) on rank 3 of run demo", "5.00 MiB/step", "cache of data.py:7 in fetch", "50 min 0 s"]);
+    const plain = (text) => text.replaceAll("\u00a0", " ");
+    assert.equal(plain(await headline.innerText()), "MEMORY CREEP (host) on rank 3 of run demo: host memory grows by 5.00 MiB/step, held by cache of data.py:7 in fetch; out of memory in about 50 min 0 s");
+    const bold = await headline.locator("b").allInnerTexts();
+    assert.deepEqual(bold.map(plain), ["MEMORY CREEP (host) on rank 3 of run demo", "5.00 MiB/step", "cache of data.py:7 in fetch", "50 min 0 s"]);
+    // No line ends within a quantity or a duration.
+    assert.deepEqual([bold[1], bold[3]], ["5.00\u00a0MiB/step", "50\u00a0min\u00a00\u00a0s"]);
     const weights = await headline.evaluate((node) => [node, ...node.querySelectorAll("b, code")].map((of) => Number(getComputedStyle(of).fontWeight)));
     assert.ok(weights[0] <= 400 && weights.slice(1).every((weight) => weight >= 600), weights.join());
   },
@@ -370,8 +393,10 @@ const checks = {
       status.devices = [];
       status.gpu = { ...status.gpu, is_up: false, last_success_time: null, errors: { gpu_is_lost: 0, library_missing: 4 } };
       delete status.exporter.devices_hint;
+      status.exporter.collectors = ["kubelet", "nvml"].map((name) => ({ collector: name, is_success: name !== "nvml", duration_seconds: 0.001 }));
     });
     await reader.open(answers);
+    assert.match(await reader.page.locator("#exporter-list").innerText(), /Collectors\s+kubelet succeeded in 1.00 ms\n/);
     assert.equal(await reader.page.locator("#devices-note").innerText(), "No device readings: no NVIDIA driver here. Pushed steps are still judged.");
     assert.ok((await reader.page.locator("#exporter-list").innerText()).includes("no NVIDIA driver here"));
     assert.ok(!(await reader.page.innerText("body")).includes("gpu is lost"));

@@ -26,7 +26,7 @@ async function visit(url, look, options = {}) {
   await page.close();
 }
 
-/** Widths and colours of the shapes of some bars, as they are drawn. */
+/** Widths and colors of the shapes of some bars, as they are drawn. */
 const shapes = (page, bars) => page.locator(`${bars} rect`).evaluateAll((rects) => rects.map((rect) => ({
   width: Math.round(rect.getBoundingClientRect().width),
   fill: getComputedStyle(rect).fill,

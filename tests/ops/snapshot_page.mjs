@@ -33,8 +33,8 @@ const said = (page) => page.locator(".timeline .now").first().innerText();
 const range = (page) => page.locator(".range").first().innerText();
 const named = (page) => page.locator(".detail h4").first().innerText();
 
-/** How many colours a canvas shows, and the one in its corner. */
-function colours(page, selector) {
+/** How many colors a canvas shows, and the one in its corner. */
+function colors(page, selector) {
   return page.locator(selector).first().evaluate((canvas) => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const counts = new Map();
@@ -56,8 +56,8 @@ const checks = {
   async "a leaking window shows its verdict, its bands and its segments"() {
     const it = await open(leak);
     assert.match(await it.page.locator(".verdict.is-bad h3").innerText(), /^Leak: 512 B a step, at train\/train\.py:123 train_step$/);
-    assert.ok((await colours(it.page, "canvas.areas:not(.over)")) >= 8, "bands");
-    assert.ok((await colours(it.page, "canvas.map")) >= 5, "segments");
+    assert.ok((await colors(it.page, "canvas.areas:not(.over)")) >= 8, "bands");
+    assert.ok((await colors(it.page, "canvas.map")) >= 5, "segments");
     assert.match(await said(it.page), /672 MiB active of 718 MiB reserved\s+after event 9,675 of 12,179 · step 47/);
     const last = it.page.locator(".legend button").last();
     assert.match(await last.innerText(), /train\/train\.py:123 train_step/, "the leaking line lies lowest");

@@ -1,9 +1,12 @@
 //! The detector of one rank or process: samples and readings in, trends out.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchShare;
 use crate::config::Config;
+use crate::explanations::{self, Shown, Stopped};
 use crate::intervals::Intervals;
 use crate::ladder::{Block, Counted, Ladder, narrow};
 use crate::rapid::Rapid;
@@ -13,7 +16,6 @@ use crate::series::Series;
 use crate::shifts::{HolderGrowth, Shifts};
 use crate::slack::Slack;
 use crate::surroundings::Surroundings;
-use crate::tests::{self, Shown, Stopped};
 use crate::tracker::ShownBy;
 use crate::witness::{Testimony, Witness};
 use stepmem_forecast::{
@@ -31,9 +33,9 @@ const SAMPLES_PER_BLOCK: u32 = 2;
 /// at their first comparison.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Detector {
-    /// The numbers by the settings, also after a restart of the exporter.
+    /// The numbers by the settings, also after a restart of the exporter; detectors share them.
     #[serde(skip)]
-    config: Config,
+    config: Arc<Config>,
     axis: Axis,
     newest: Option<Sample>,
     /// Train samples of this incarnation.
@@ -58,10 +60,10 @@ pub struct Detector {
     follows_pause: bool,
 }
 
-/// What stays of windows that are freed.
+/// The figures that stay of windows that are freed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct LastFigures {
-    /// For each of [`Signal::ALL`].
+    /// The slope of each of [`Signal::ALL`].
     slopes: [Option<Slope>; Signal::ALL.len()],
     #[serde(deserialize_with = "saved::places")]
     steps_per_event: Option<f64>,
@@ -89,13 +91,15 @@ pub struct WindowReport {
 impl Detector {
     /// Upper bound on the memory of one detector, in bytes.
     pub const BYTES_MAX: usize = Self::HOST_BYTES_MAX
+        + size_of::<Config>()
         + 2 * Series::HEAP_BYTES_MAX
         + Ladder::NUMBERS_BYTES_MAX
         + Rapid::HEAP_BYTES_MAX
         + Intervals::NUMBERS_BYTES_MAX
         + Witness::HEAP_BYTES_MAX;
 
-    /// Upper bound on the memory of the detector of host memory, in bytes: it has one series.
+    /// Upper bound on the memory of the detector of host memory, in bytes: it has one series, and
+    /// shares the configuration of the rank's own.
     pub const HOST_BYTES_MAX: usize = size_of::<Self>()
         + Series::HEAP_BYTES_MAX
         + Intervals::HEAP_BYTES_MAX
@@ -103,6 +107,7 @@ impl Detector {
 
     /// Upper bound on the memory of one whose windows are freed, in bytes.
     pub const RELEASED_BYTES_MAX: usize = Self::HOST_RELEASED_BYTES_MAX
+        + size_of::<Config>()
         + 2 * Series::RELEASED_BYTES_MAX
         + Witness::RELEASED_BYTES_MAX;
 
@@ -113,12 +118,13 @@ impl Detector {
 
     /// Upper bound on the memory of the detector of an unmanaged process, in bytes: it has one
     /// series.
-    pub const PROCESS_BYTES_MAX: usize = size_of::<Self>() + Series::HEAP_BYTES_MAX;
+    pub const PROCESS_BYTES_MAX: usize =
+        size_of::<Self>() + size_of::<Config>() + Series::HEAP_BYTES_MAX;
 
     /// Creates the detector of a rank that steps.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: impl Into<Arc<Config>>) -> Self {
         Self {
-            config,
+            config: config.into(),
             axis: Axis::Steps,
             newest: None,
             n_samples: 0,
@@ -139,28 +145,28 @@ impl Detector {
     }
 
     /// Creates the detector of an unmanaged process; it takes readings only.
-    pub fn of_process(config: Config) -> Self {
+    pub fn of_process(config: impl Into<Arc<Config>>) -> Self {
         Self { axis: Axis::Seconds, readings: Readings::new(true), ..Self::new(config) }
     }
 
     /// Creates the detector of a rank that takes no steps; its samples come by time.
-    pub fn by_time(config: Config) -> Self {
+    pub fn by_time(config: impl Into<Arc<Config>>) -> Self {
         Self { axis: Axis::Seconds, ..Self::new(config) }
     }
 
     /// Creates the detector of a rank's memory that is not a device's: [`Signal::Host`],
     /// [`Signal::Children`] or [`Signal::Shm`].
-    pub fn of_host(config: Config, axis: Axis, signal: Signal) -> Self {
+    pub fn of_host(config: Arc<Config>, axis: Axis, signal: Signal) -> Self {
         Self { axis, live_signal: signal, ..Self::new(config) }
     }
 
     /// Replaces the configuration, as after a restart of the exporter.
-    pub fn configure(&mut self, config: Config) {
-        self.config = config;
+    pub fn configure(&mut self, config: impl Into<Arc<Config>>) {
+        self.config = config.into();
     }
 
-    /// Returns the configuration.
-    pub fn config(&self) -> &Config {
+    /// Returns the configuration, which another detector may share.
+    pub fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
@@ -223,7 +229,8 @@ impl Detector {
             let around = Surroundings { signal: Signal::Reserved, ..around };
             self.reserved.add(Block { minimum: slack, ..block }.into(), &around);
         }
-        let is_silent = self.axis == Axis::Steps && self.readings.notice_silence(at.time);
+        let is_silent = self.axis == Axis::Steps
+            && self.readings.notice_silence(at.time, self.config.silence_seconds);
         let judged = [&mut self.live, &mut self.reserved];
         judged.map(|series| series.tracker.take_change()).contains(&true) || is_silent
     }
@@ -256,7 +263,7 @@ impl Detector {
         capacity: impl Into<Capacity>,
     ) -> bool {
         let Some(sample) = self.newest else { return false };
-        let config = self.config;
+        let config = Arc::clone(&self.config);
         let signal = Signal::OutsideAllocator;
         if let Some(around) = self.surroundings(&config, signal, capacity.into()) {
             self.readings.take_newest(reading, &sample, &around);
@@ -305,7 +312,7 @@ impl Detector {
     pub fn restart(&mut self) {
         let readings = self.readings.restarted();
         let axis = if readings.is_of_process { Axis::Seconds } else { Axis::Steps };
-        *self = Self { axis, readings, ..Self::new(self.config) };
+        *self = Self { axis, readings, ..Self::new(Arc::clone(&self.config)) };
     }
 
     /// Frees the windows of an incarnation that has ended; trends, slopes and the distance of
@@ -493,7 +500,7 @@ impl Detector {
                     n_samples: series.n_samples(level_idx),
                     from: level.blocks().first()?.at.position,
                     to: level.until,
-                    outcome: tests::judge(&series.window(level_idx)?, &around),
+                    outcome: explanations::judge(&series.window(level_idx)?, &around),
                 })
             })
         })

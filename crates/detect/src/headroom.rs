@@ -5,11 +5,7 @@ use std::iter;
 use crate::ladder::Block;
 use crate::surroundings::Surroundings;
 use stepmem_forecast::{Signal, Usage};
-use stepmem_types::units::GIBIBYTE;
 
-/// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
-/// until the memory seen in use fits.
-const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
 /// Returns the most that the newer half of `blocks` used.
 pub(super) fn usage_of_newer_half(blocks: &[Block]) -> Usage {
     usage_as_of(blocks, iter::empty(), 0.0, 0.0)
@@ -45,7 +41,7 @@ pub(super) fn usage_as_of<'a>(
 pub(super) fn headroom(usage: &Usage, around: &Surroundings<'_>) -> f64 {
     let (config, outside) = (around.config, around.outside_bytes);
     let stand_in = || {
-        let mut capacity = STAND_IN_CAPACITY_BYTES;
+        let mut capacity = config.stand_in_capacity;
         while capacity < usage.peak.max(usage.reserved) + outside {
             capacity *= 2.0;
         }

@@ -103,7 +103,9 @@ impl Heights {
         self.top = self.top.max(minimum);
         self.lowest = self.lowest.min(minimum);
         if minimum >= self.rose.1 + RISE_OF_GROWTH * self.growth() {
-            self.longest_gap = self.longest_gap.max(self.before - self.rose.0.position);
+            // The first rise ends no gap between two: memory may have been level before it.
+            let gap = f64::from(self.rose.1 > self.base) * (self.before - self.rose.0.position);
+            self.longest_gap = self.longest_gap.max(gap);
             self.rose = (at, minimum);
             self.lowest = minimum;
         }
@@ -129,7 +131,7 @@ impl Heights {
         self.top - self.base
     }
 
-    /// Returns how memory varies at the height that it has reached.
+    /// Returns the range in which memory varies at the height that it has reached.
     pub(super) fn plateau(&self) -> Plateau {
         Plateau { top: self.top, lowest: self.lowest }
     }

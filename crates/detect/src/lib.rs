@@ -37,10 +37,9 @@
 #![warn(missing_docs)]
 
 mod batch;
-#[cfg(test)]
-mod behaviour;
 mod config;
 mod detector;
+mod explanations;
 mod headroom;
 mod heights;
 mod intervals;
@@ -53,18 +52,19 @@ mod series;
 mod shifts;
 mod slack;
 mod surroundings;
+#[cfg(test)]
 mod tests;
 mod tracker;
 mod witness;
 
 pub use config::Config;
 pub use detector::{Detector, WindowReport};
+pub use explanations::{Bound, Explanation, LARGEST_T, Shown, Stopped};
 pub use sample::{DeviceReading, Sample};
 pub use shifts::HolderGrowth;
 pub use stepmem_forecast::{
     Asked, Axis, AxisPoint, Bend, Capacity, Course, EndedGrowth, Outlook, Phase, Signal, Slope,
     Stage, TimeLeft, Trend,
 };
-pub use tests::{Bound, LARGEST_T, Shown, Stopped, Test};
 pub use tracker::ShownBy;
 pub use witness::{Accumulation, Testimony};

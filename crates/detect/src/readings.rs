@@ -17,10 +17,6 @@ use stepmem_types::units::UnixTime;
 /// Readings of memory outside the allocator that make a block: a reading and a record are never
 /// of quite the same moment.
 const READINGS_PER_BLOCK: u32 = 2;
-/// A process has loaded when it was level for this share of the warm-up.
-const LOADED_OF_WARMUP: f64 = 0.1;
-/// A trend is forgotten when its process was not read for this many seconds.
-const SILENCE_SECONDS: f64 = 600.0;
 
 /// The readings of one rank's device, or of an unmanaged process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -131,13 +127,13 @@ impl Readings {
         block_of(sample, sample.at)
     }
 
-    /// Returns whether an unmanaged process has loaded its model: it was level for
-    /// [`LOADED_OF_WARMUP`], or its warm-up is over.
+    /// Returns whether an unmanaged process has loaded its model: it was level for long enough,
+    /// or its warm-up is over.
     pub(super) fn is_loaded(&mut self, sample: &Sample, config: &Config) -> bool {
         let Some((since, bytes)) = self.loading else { return true };
         let position = sample.at.position;
         let warmup = config.process_warmup_seconds;
-        if position >= warmup || position - since >= LOADED_OF_WARMUP * warmup {
+        if position >= warmup || position - since >= config.process_level_ratio * warmup {
             self.loading = None;
             return true;
         }
@@ -148,8 +144,8 @@ impl Readings {
     }
 
     /// Forgets a trend that was not read for long; returns whether there was one.
-    pub(super) fn notice_silence(&mut self, time: UnixTime) -> bool {
-        let is_silent = self.last_time.is_some_and(|last| time.since(last) > SILENCE_SECONDS);
+    pub(super) fn notice_silence(&mut self, time: UnixTime, silence_seconds: f64) -> bool {
+        let is_silent = self.last_time.is_some_and(|last| time.since(last) > silence_seconds);
         is_silent && self.series.tracker.clear()
     }
 

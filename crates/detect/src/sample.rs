@@ -44,7 +44,7 @@ impl Sample {
     }
 }
 
-/// One reading of the device that the rank runs on; every figure is finite.
+/// A reading of the device that the rank runs on; every figure is finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceReading {
     /// The time when it was taken.

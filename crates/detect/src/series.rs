@@ -2,20 +2,17 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::explanations;
 use crate::intervals::{Intervals, windows};
 use crate::ladder::{Before, Counted, Ladder, Window};
 use crate::overview::Overviews;
 use crate::rapid::Rapid;
 use crate::shifts::Shifts;
 use crate::surroundings::Surroundings;
-use crate::tests;
 use crate::tracker::{ShownBy, Tracked, Tracker};
 use stepmem_forecast::stats::count;
 use stepmem_forecast::{AxisPoint, EndedGrowth, Stage};
 use stepmem_types::saved;
-
-/// The share of the growth that counts from which growth is suspected.
-const SUSPECTED_RATIO: f64 = 0.5;
 
 /// The most samples that make a block of the lowest level.
 const SAMPLES_PER_BLOCK_MAX: u64 = 2;
@@ -122,7 +119,7 @@ impl Series {
             let creeping_min =
                 shifts.map_or(fewest, |shifts| shifts.creeping_min(&newest, around.config));
             let window = Window { creeping_min: Some(creeping_min), ..newest };
-            if let Ok(shown) = tests::judge(&window, around) {
+            if let Ok(shown) = explanations::judge(&window, around) {
                 self.tracker.take(Tracked::of(&shown, by, &window, around), around);
                 return;
             }
@@ -141,7 +138,7 @@ impl Series {
             return;
         }
         for window in rapid.windows(around.config) {
-            let Ok(shown) = tests::judge(&window, around) else { continue };
+            let Ok(shown) = explanations::judge(&window, around) else { continue };
             let found = Tracked::of(&shown, ShownBy::Rapid, &window, around);
             self.tracker.take(found, around);
             if shown.stage == Stage::Creeping {
@@ -170,18 +167,16 @@ impl Series {
             return;
         }
         let Some(window) = self.window(level_idx) else { return };
-        match tests::judge(&window, around) {
+        match explanations::judge(&window, around) {
             Ok(shown) => {
                 let found = Tracked::of(&shown, by, &window, around);
                 self.tracker.take(found, around);
                 self.suspected.get_or_insert(around.now);
             }
             Err(stopped) => {
-                let is_suspected = self.suspected.is_none()
-                    && tests::is_suspected(&window, &stopped, SUSPECTED_RATIO, around);
-                if is_suspected {
-                    self.suspected = Some(around.now);
-                }
+                let is_suspected = || window.is_suspected(&stopped, around);
+                self.suspected =
+                    self.suspected.or_else(|| is_suspected().then_some(around.now));
             }
         }
     }

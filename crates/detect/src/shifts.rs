@@ -12,12 +12,6 @@ use crate::ladder::{BLOCKS_MAX, Block, Window};
 use stepmem_forecast::stats::count;
 use stepmem_types::saved;
 
-/// Memory varies by at most this share of a shift before it.
-const LEVEL_OF_SHIFT: f64 = 0.125;
-/// A holder's growth from one heap scan to the next is at least this share of the shifts
-/// between them.
-const SPANNED_RATIO: f64 = 0.5;
-
 /// The newest intervals between level shifts of an incarnation.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Shifts {
@@ -55,12 +49,10 @@ impl Shifts {
     /// of the ladder has. It is also higher by far more than the blocks before it vary.
     pub(super) fn add(&mut self, block: Block, blocks_min: u32, config: &Config) -> bool {
         let least = config.growth_min / count(BLOCKS_MAX);
-        if self.recent.iter().all(|before| block.minimum - before > least) {
-            let low = self.recent.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = self.recent.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            if block.minimum - high > (high - low) / LEVEL_OF_SHIFT {
-                self.intervals.mark();
-            }
+        let low = self.recent.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = self.recent.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if block.minimum - high > least.max(config.shift_variations * (high - low)) {
+            self.intervals.mark();
         }
         self.recent.push_front(block.minimum);
         self.recent.truncate(usize::try_from(blocks_min).unwrap_or(BLOCKS_MAX).min(BLOCKS_MAX));
@@ -78,7 +70,7 @@ impl Shifts {
     pub(super) fn creeping_min(&self, window: &Window<'_>, config: &Config) -> usize {
         let is_spanned = self.spanning.is_some_and(|growth| {
             let between = rise(window, growth.from, growth.to);
-            between > 0.0 && growth.bytes >= SPANNED_RATIO * between
+            between > 0.0 && growth.bytes >= config.shift_spanned_ratio * between
         });
         if is_spanned { config.intervals_min } else { BLOCKS_MAX + 1 }
     }

@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::explanations::Shown;
 use crate::headroom::{usage_as_of, usage_of_newer_half};
 use crate::heights::{Heights, Plateau};
 use crate::ladder::{BLOCKS_MAX, Block, LEVELS_MAX, Ladder, Level, Window, points_of};
 use crate::surroundings::Surroundings;
-use crate::tests::Shown;
 use stepmem_forecast::stats::student;
 use stepmem_forecast::{
     AxisPoint, EndedGrowth, Phase, SinceOnset, Spread, Stage, Trend, is_followed, slack_ratio,
@@ -119,13 +119,12 @@ impl Tracker {
     }
 
     /// Takes growth that a window shows. A longer window sees the end of growth later: what it
-    /// calls rising counts only if that went on after the end.
+    /// shows counts only if that went on after the end.
     pub(super) fn take(&mut self, found: Option<Tracked>, around: &Surroundings<'_>) {
         let Some(found) = found else { return };
         let since_end = self.level_since().and_then(|since| found.heights.slope_since(since));
         let resumed = around.config.resumed_slope(found.trend.slope_bytes_per_unit.value);
-        let is_of_ended = since_end.is_some_and(|slope| slope < resumed);
-        if is_of_ended && found.trend.stage == Stage::Rising {
+        if since_end.is_some_and(|slope| slope < resumed) {
             return;
         }
         let stage = self.trend().map(|trend| trend.stage);
@@ -220,7 +219,9 @@ impl Tracker {
                 if goes_on || is_left && slope.is_some_and(|slope| slope >= resumed) {
                     trend.phase = Phase::Growing { resumed: Some(around.now) };
                     (self.ended, self.level_since, self.is_changed) = (None, None, true);
-                } else if position - since.position >= 2.0 * known_after.max(sampled) {
+                } else if position - since.position
+                    >= config.cleared_after * known_after.max(sampled)
+                {
                     (self.tracked, self.is_changed) = (None, true);
                 }
             }

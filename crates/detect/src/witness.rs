@@ -9,13 +9,13 @@ use std::iter::repeat;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::explanations::{Growth, Shown};
 use crate::headroom::{headroom, usage_of_newer_half};
 use crate::heights::Heights;
 use crate::intervals::{Intervals, windows};
 use crate::ladder::{BLOCKS_MAX, Before, Block, Counted, Level, Window};
 use crate::series::{Grown, Series};
 use crate::surroundings::Surroundings;
-use crate::tests::{Growth, Shown};
 use crate::tracker::{ShownBy, Tracked};
 use stepmem_forecast::stats::median::median;
 use stepmem_forecast::{AxisPoint, Stage};
@@ -170,13 +170,11 @@ impl Witness {
 fn is_level(series: &Series) -> bool {
     let levels = series.ladder.levels().get(LEVEL_IDX_MIN..).unwrap_or_default();
     let longest = levels.iter().rev().find(|level| level.blocks().len() >= LEVEL_BLOCKS_MIN);
-    let numbers = longest.map(Level::live_blocks).unwrap_or_default();
-    let ends = numbers.iter().try_fold(None, |ends: Option<(f32, f32)>, number| {
-        let number = (*number)?;
-        let (least, most) = ends.unwrap_or((number, number));
-        Some(Some((least.min(number), most.max(number))))
+    let mut numbers = longest.map(Level::live_blocks).unwrap_or_default().iter().copied();
+    let ends = numbers.next().flatten().and_then(|first| {
+        numbers.try_fold((first, first), |(least, most), n| Some((least.min(n?), most.max(n?))))
     });
-    ends.flatten().is_some_and(|(least, most)| most - least <= LEVEL_WITHIN)
+    ends.is_some_and(|(least, most)| most - least <= LEVEL_WITHIN)
 }
 
 impl Held {
@@ -242,15 +240,14 @@ impl Kept {
         numbers.check_new(&growth, config).ok()?;
         let risen = numbers.blocks.get(onset_idx..)?;
         let (bytes_least, bytes_per_block) = sizes(window.blocks.get(onset_idx..)?, risen)?;
-        let growth_of_number = Accumulation {
-            since: risen.first()?.at,
-            certain: around.now,
-            blocks_per_unit,
-            bytes_per_block,
-            kept_ratio: growth.deceleration().unwrap_or(1.0).clamp(0.0, 1.0),
-        };
         Some(Self {
-            growth: growth_of_number,
+            growth: Accumulation {
+                since: risen.first()?.at,
+                certain: around.now,
+                blocks_per_unit,
+                bytes_per_block,
+                kept_ratio: growth.deceleration().unwrap_or(1.0).clamp(0.0, 1.0),
+            },
             onset_idx,
             n_blocks: risen.last()?.minimum - risen.first()?.minimum,
             bytes_least,
@@ -292,10 +289,9 @@ impl Kept {
 /// Returns the bytes that each block more takes, by pairs of blocks half of them apart: the lower
 /// quartile, and the median where both agree.
 fn sizes(blocks: &[Block], numbers: &[Block]) -> Option<(f64, Option<f64>)> {
-    let half = blocks.len() / 2;
     let mut sizes = [0.0; BLOCKS_MAX];
     let both = blocks.iter().zip(numbers);
-    let pairs = both.clone().zip(both.skip(half));
+    let pairs = both.clone().zip(both.skip(blocks.len() / 2));
     let mut n_sizes = 0;
     for (slot, ((early, fewer), (late, more))) in sizes.iter_mut().zip(pairs) {
         let more = more.minimum - fewer.minimum;

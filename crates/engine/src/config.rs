@@ -17,6 +17,7 @@ use stepmem_types::ids::Run;
 pub struct EngineConfig {
     /// The limits of findings.
     pub thresholds: Thresholds,
+    /// The numbers by which growth is judged.
     pub creep: DetectConfig,
     /// Number of train records at the start of an incarnation that are not used, of runs that
     /// have a number of their own.

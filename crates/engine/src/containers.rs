@@ -18,7 +18,7 @@ use stepmem_types::saved::{self, added};
 use stepmem_types::units::{Count, UnixTime, Uptime};
 
 /// Number of containers that are judged: more than a node has with GPUs.
-pub const CONTAINERS_MAX: usize = 32;
+pub(crate) const CONTAINERS_MAX: usize = 32;
 /// Readings of a container reach its detector at most this often, in seconds: those of several
 /// ranks come within one interval.
 const READING_EVERY: f64 = 5.0;
@@ -27,17 +27,17 @@ const OLDER_AFTER: Duration = Duration::from_mins(1);
 /// A container that is read reports a kill within this time.
 const KILL_READ_WITHIN: Duration = Duration::from_secs(15);
 /// The share of its limit from which a container was full where a process vanished.
-pub const FULL_RATIO: f64 = 0.95;
+pub(crate) const FULL_RATIO: f64 = 0.95;
 
 /// The containers.
 #[derive(Debug, Default)]
-pub struct ContainerTable {
+pub(crate) struct ContainerTable {
     // Invariant: at most CONTAINERS_MAX.
     containers: BTreeMap<ContainerId, ContainerState>,
     n_refused: u64,
 }
 
-/// One container.
+/// A container.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ContainerState {
     creep: Detector,
@@ -65,7 +65,7 @@ struct Kills {
 
 /// The time when a reading arrived.
 #[derive(Clone, Copy, Debug)]
-pub struct ReadingTime {
+pub(crate) struct ReadingTime {
     pub now: Uptime,
     /// The time when the record's step ended, as a Unix time.
     pub time: f64,
@@ -89,7 +89,7 @@ impl ContainerTable {
     ///
     /// # Errors
     /// There are too many.
-    pub fn insert(&mut self, state: ContainerState) -> Result<(), String> {
+    pub(crate) fn insert(&mut self, state: ContainerState) -> Result<(), String> {
         if self.containers.len() >= CONTAINERS_MAX {
             return Err(format!("its containers exceed {CONTAINERS_MAX}"));
         }
@@ -98,7 +98,7 @@ impl ContainerTable {
     }
 
     /// Returns the first container, or the first after another.
-    pub fn first_after(
+    pub(crate) fn first_after(
         &self,
         after: Option<&ContainerId>,
     ) -> Option<(&ContainerId, &ContainerState)> {
@@ -106,18 +106,18 @@ impl ContainerTable {
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
-    pub fn configure(&mut self, creep: DetectConfig) {
+    pub(crate) fn configure(&mut self, creep: &DetectConfig) {
         for container in self.containers.values_mut() {
-            container.creep.configure(of_container(&creep));
+            container.creep.configure(of_container(creep));
         }
     }
 
     /// Takes a reading by a rank. Returns whether a trend changed, or processes were killed.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         reading: &ContainerReading,
         at: ReadingTime,
-        creep: DetectConfig,
+        creep: &DetectConfig,
     ) -> bool {
         if let Some(state) = self.containers.get_mut(&reading.id) {
             return state.take(reading, at);
@@ -127,7 +127,7 @@ impl ContainerTable {
             return false;
         }
         let state = ContainerState {
-            creep: Detector::by_time(of_container(&creep)),
+            creep: Detector::by_time(of_container(creep)),
             reading: reading.clone(),
             time: at.time,
             last_seen: at.now,
@@ -140,25 +140,30 @@ impl ContainerTable {
 
     /// Begins the series of a container again: a process joined it, which fills its memory
     /// first.
-    pub fn begin_again(&mut self, id: &ContainerId) {
+    pub(crate) fn begin_again(&mut self, id: &ContainerId) {
         if let Some(container) = self.containers.get_mut(id) {
-            container.creep = Detector::by_time(*container.creep.config());
+            container.creep = Detector::by_time(**container.creep.config());
         }
     }
 
     /// Forgets the containers that were not read for longer than `silence`.
-    pub fn forget(&mut self, now: Uptime, silence: Duration) {
+    pub(crate) fn forget(&mut self, now: Uptime, silence: Duration) {
         self.containers.retain(|_, container| now.since(container.last_seen) <= silence);
     }
 
     /// Returns a container that was read within `ttl` of a time.
-    pub fn get(&self, id: &ContainerId, at: Uptime, ttl: Duration) -> Option<&ContainerState> {
+    pub(crate) fn get(
+        &self,
+        id: &ContainerId,
+        at: Uptime,
+        ttl: Duration,
+    ) -> Option<&ContainerState> {
         self.containers.get(id).filter(|container| at.since(container.last_seen) <= ttl)
     }
 
     /// Returns the number of its processes that the kernel killed around the time at which a
     /// rank fell silent; 0 where no other rank reported any.
-    pub fn kills_of(&self, id: &ContainerId, silent: &RankState) -> u64 {
+    pub(crate) fn kills_of(&self, id: &ContainerId, silent: &RankState) -> u64 {
         let kills = self.containers.get(id).and_then(|container| container.kills);
         let is_of = |kills: &Kills| {
             let killed_by = Uptime(kills.at.0.saturating_sub(KILL_READ_WITHIN));
@@ -168,7 +173,7 @@ impl ContainerTable {
     }
 
     /// Returns the number of readings that were refused to keep a bound.
-    pub fn n_refused(&self) -> u64 {
+    pub(crate) fn n_refused(&self) -> u64 {
         self.n_refused
     }
 }
@@ -271,7 +276,7 @@ mod tests {
             let used = Bytes::new(used).ok();
             let reading = ContainerReading { id: id.clone(), limit, used, oom_kills: None };
             let now = Uptime(Duration::from_secs(10 * n));
-            table.take(&reading, ReadingTime { now, time }, Config::default());
+            table.take(&reading, ReadingTime { now, time }, &Config::default());
             let container = table.get(&id, now, Duration::from_mins(1)).unwrap();
             let asked = Asked::default();
             (container.reading.used, container.creep.outlook(Signal::Allocated, None, &asked))

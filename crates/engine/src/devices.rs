@@ -20,13 +20,13 @@ use stepmem_types::units::{Bytes, Uptime};
 /// that the first failure is an increase.
 const ALERTED_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
 /// Number of kinds of Xid errors of all devices that are counted apart.
-pub const XIDS_MAX: usize = 256;
+pub(crate) const XIDS_MAX: usize = 256;
 /// The time that a device counts as failing after its last error: twice the longest pause
 /// between two rounds.
 const FAILURE_KEPT: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Default)]
-pub struct DeviceTable {
+pub(crate) struct DeviceTable {
     read: BTreeMap<GpuUuid, DeviceState>,
     failing: BTreeMap<GpuUuid, DeviceFailure>,
     pods: Vec<DevicePod>,
@@ -76,6 +76,7 @@ pub struct NvmlStatus {
 /// A device that answers with an error only.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct FailingDevice {
+    /// The UUID of the device.
     pub uuid: GpuUuid,
     /// The name of its last error, as in [`GpuUnavailable::code`].
     pub code: Cow<'static, str>,
@@ -84,6 +85,7 @@ pub struct FailingDevice {
 /// Number of times that a device reported an Xid error.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct XidErrors {
+    /// The UUID of the device.
     pub uuid: GpuUuid,
     /// The number of the error.
     pub xid: u64,
@@ -93,7 +95,7 @@ pub struct XidErrors {
 
 impl DeviceTable {
     /// Takes a reading of a device made at `now`, which is the Unix time `time`.
-    pub fn read(&mut self, sample: GpuSample, now: Uptime, time: f64) {
+    pub(crate) fn read(&mut self, sample: GpuSample, now: Uptime, time: f64) {
         (self.nvml.is_up, self.nvml.failure) = (Some(true), None);
         self.nvml.last_success_time = Some(time);
         for code in ALERTED_CODES {
@@ -105,7 +107,7 @@ impl DeviceTable {
 
     /// Takes an error instead of an answer. Returns whether a device begins to fail or fails
     /// otherwise than before.
-    pub fn fail(&mut self, unavailable: &GpuUnavailable, now: Uptime) -> bool {
+    pub(crate) fn fail(&mut self, unavailable: &GpuUnavailable, now: Uptime) -> bool {
         let mut is_changed = false;
         if let Some(device) = &unavailable.device {
             self.read.remove(device);
@@ -126,14 +128,14 @@ impl DeviceTable {
     }
 
     /// Forgets every device: NVML is released.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.read.clear();
         self.failing.clear();
         (self.nvml.is_up, self.nvml.failure) = (None, None);
     }
 
     /// Counts an Xid error.
-    pub fn xid(&mut self, uuid: &GpuUuid, xid: u64) {
+    pub(crate) fn xid(&mut self, uuid: &GpuUuid, xid: u64) {
         let xids = &mut self.nvml.xids;
         if let Some(seen) = xids.iter_mut().find(|seen| seen.uuid == *uuid && seen.xid == xid) {
             seen.count += 1;
@@ -145,39 +147,39 @@ impl DeviceTable {
     }
 
     /// Counts readings of processes that the engine left out.
-    pub fn drop_processes(&mut self, n_processes: usize) {
+    pub(crate) fn drop_processes(&mut self, n_processes: usize) {
         self.nvml.processes_dropped += u64::try_from(n_processes).unwrap_or(u64::MAX);
     }
 
     /// Takes the containers that the kubelet gave devices to.
-    pub fn assign(&mut self, pods: &[DevicePod]) {
+    pub(crate) fn assign(&mut self, pods: &[DevicePod]) {
         self.pods = pods.to_vec();
         self.pods.sort_unstable();
     }
 
     /// Takes the memory of the pods that use a device.
-    pub fn take_pod_memory(&mut self, pods: &[PodMemory]) {
+    pub(crate) fn take_pod_memory(&mut self, pods: &[PodMemory]) {
         self.pod_memory = pods.to_vec();
     }
 
     /// Forgets the devices that were not read for longer than `ttl`, and failures that ceased.
-    pub fn forget(&mut self, now: Uptime, ttl: Duration) {
+    pub(crate) fn forget(&mut self, now: Uptime, ttl: Duration) {
         self.read.retain(|_, device| now.since(device.read_at) <= ttl);
         self.failing.retain(|_, failure| now.since(failure.last_seen) <= FAILURE_KEPT);
     }
 
     /// Returns whether a device is read, however long ago.
-    pub fn is_read(&self, device: &GpuUuid) -> bool {
+    pub(crate) fn is_read(&self, device: &GpuUuid) -> bool {
         self.read.contains_key(device)
     }
 
     /// Returns whether a device is read or answers with an error.
-    pub fn is_held(&self, device: &GpuUuid) -> bool {
+    pub(crate) fn is_held(&self, device: &GpuUuid) -> bool {
         self.read.contains_key(device) || self.failing.contains_key(device)
     }
 
     /// Returns the devices that were read within `ttl`, ascending, and when they were.
-    pub fn present(
+    pub(crate) fn present(
         &self,
         now: Uptime,
         ttl: Duration,
@@ -187,7 +189,7 @@ impl DeviceTable {
     }
 
     /// Returns NVML's figures of a rank's device, if it was read within `ttl`.
-    pub fn view_of(&self, rank: &Identity, now: Uptime, ttl: Duration) -> DeviceView {
+    pub(crate) fn view_of(&self, rank: &Identity, now: Uptime, ttl: Duration) -> DeviceView {
         let sample = rank.device.as_ref().and_then(|device| self.reading_of(device, now, ttl));
         sample.map(|(sample, _)| device_view(sample, rank)).unwrap_or_default()
     }
@@ -195,7 +197,7 @@ impl DeviceTable {
     /// Returns the bytes in use on a device that one container has for itself: all of it is
     /// that container's. `None` where several may use it or its memory, and where the driver
     /// counts its own memory as in use (memory info v1).
-    pub fn used_by_container(&self, sample: &GpuSample) -> Option<Bytes> {
+    pub(crate) fn used_by_container(&self, sample: &GpuSample) -> Option<Bytes> {
         let device = &sample.device;
         let is_shared = sample.info.memory_of.is_some()
             || self.read.values().any(|of| of.sample.info.memory_of.as_ref() == Some(device));
@@ -206,7 +208,7 @@ impl DeviceTable {
     }
 
     /// Returns the last reading of a device within `ttl`, and when it was made.
-    pub fn reading_of(
+    pub(crate) fn reading_of(
         &self,
         device: &GpuUuid,
         now: Uptime,
@@ -217,32 +219,32 @@ impl DeviceTable {
     }
 
     /// Returns the model of a rank's device, if it is read.
-    pub fn model_of(&self, rank: &Identity) -> Option<&str> {
+    pub(crate) fn model_of(&self, rank: &Identity) -> Option<&str> {
         self.read.get(rank.device.as_ref()?)?.sample.info.model.as_deref()
     }
 
     /// Returns the devices that answer with an error, ascending.
-    pub fn failing(&self) -> impl Iterator<Item = (&GpuUuid, &DeviceFailure)> {
+    pub(crate) fn failing(&self) -> impl Iterator<Item = (&GpuUuid, &DeviceFailure)> {
         self.failing.iter()
     }
 
     /// Returns the containers that devices were given to, ascending.
-    pub fn pods(&self) -> &[DevicePod] {
+    pub(crate) fn pods(&self) -> &[DevicePod] {
         &self.pods
     }
 
     /// Returns the memory of the pods that use a device, by pod.
-    pub fn pod_memory(&self) -> &[PodMemory] {
+    pub(crate) fn pod_memory(&self) -> &[PodMemory] {
         &self.pod_memory
     }
 
     /// Returns the state of NVML without the devices that fail.
-    pub fn nvml(&self) -> &NvmlStatus {
+    pub(crate) fn nvml(&self) -> &NvmlStatus {
         &self.nvml
     }
 
     /// Returns the state of NVML, with the devices that fail.
-    pub fn nvml_status(&self) -> NvmlStatus {
+    pub(crate) fn nvml_status(&self) -> NvmlStatus {
         let failing = self.failing.iter().map(|(uuid, failure)| FailingDevice {
             uuid: uuid.clone(),
             code: failure.code.into(),
@@ -252,7 +254,7 @@ impl DeviceTable {
 }
 
 /// Returns the figures of a device's reading for a rank that uses it.
-pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
+pub(crate) fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
     let known = sample.capacity_and_use();
     DeviceView {
         total: known.map(|(total, _)| total),
@@ -265,7 +267,10 @@ pub fn device_view(sample: &GpuSample, rank: &Identity) -> DeviceView {
 
 /// Returns the process of the device that a rank pushes from: the one that knows itself by the
 /// pushed id. `None` where there is none, or several in containers of their own.
-pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a ProcessMemory> {
+pub(crate) fn process_of<'a>(
+    sample: &'a GpuSample,
+    rank: &Identity,
+) -> Option<&'a ProcessMemory> {
     let pid = rank.pid?;
     let mut found = sample.processes.iter().filter(|process| process.own_pid == Some(pid));
     found.next().filter(|_| found.next().is_none())
@@ -273,7 +278,10 @@ pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a Proc
 
 /// Returns the figures of its rank's device that a record shows. `nvml`: NVML's last reading of
 /// it. `None` where the record adds nothing to what is known.
-pub fn view_at_record(sample: &StepSample, nvml: Option<DeviceView>) -> Option<DeviceView> {
+pub(crate) fn view_at_record(
+    sample: &StepSample,
+    nvml: Option<DeviceView>,
+) -> Option<DeviceView> {
     let process_used = sample.own_process.and_then(OwnProcessMemory::bytes);
     let is_known =
         process_used.is_some() || (nvml.is_none() && sample.identity.memory_kind.is_some());

@@ -41,7 +41,7 @@ use stepmem_types::units::{Bytes, Seconds, Uptime};
 
 /// The interval at which records and readings have all subjects judged when no trend has
 /// changed; a tick always does.
-pub const JUDGE_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const JUDGE_EVERY: Duration = Duration::from_secs(5);
 /// A difference of the system's clock from ours counts from this many seconds on.
 const CLOCK_STEP_MIN: f64 = 0.5;
 
@@ -90,6 +90,7 @@ impl Engine {
         }
     }
 
+    /// Returns the settings that the engine was made with.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
@@ -374,7 +375,7 @@ impl Engine {
             self.containers.begin_again(&reading.id);
         }
         let time = sample.time.map_or(self.started + now.0.as_secs_f64(), Seconds::get);
-        self.containers.take(reading, ReadingTime { now, time }, self.config.creep)
+        self.containers.take(reading, ReadingTime { now, time }, &self.config.creep)
     }
 
     fn reading(&mut self, sample: &GpuSample, now: Uptime) -> bool {

@@ -86,6 +86,7 @@ impl Event {
 /// The result of an event that the engine took.
 #[derive(Debug, Default)]
 pub struct Handled {
+    /// The answer to the sender of the event.
     pub receipt: Receipt,
     /// The findings that the event raised, changed or cleared.
     pub transitions: Vec<Transition>,
@@ -102,7 +103,8 @@ pub struct Receipt {
     pub requests: Vec<RankRequest>,
     /// The id of the request that an operator made.
     pub id: Option<Box<str>>,
-    /// Of an acknowledgement: whether its diagnosis is found on its subject.
+    /// Set when the diagnosis of an acknowledgment is found on its subject; `None` of another
+    /// event.
     pub is_found: Option<bool>,
 }
 
@@ -125,10 +127,10 @@ pub enum Effect {
     Summarize(Run),
     /// Open these devices and close all others: ranks push from them.
     OpenDevices(BTreeSet<GpuUuid>),
-    /// Before a stop, wait for a scrape (or no longer): a rank ended badly, and Prometheus has
+    /// Wait for a scrape before a stop (or no longer): a rank ended badly, and Prometheus has
     /// not read that.
     AwaitScrape(bool),
-    /// Before a stop, wait for analyses of snapshots (or no longer).
+    /// Wait for analyses of snapshots before a stop (or no longer).
     AwaitAnalyses(bool),
     /// Analyze a snapshot.
     Analyze(AnalysisRequest),

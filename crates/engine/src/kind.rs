@@ -67,6 +67,7 @@ pub struct About {
     pub stage: Option<Stage>,
     /// The name that diagnoses of one problem at several stages share: that of the last stage.
     pub family: DiagnosisKind,
+    /// The memory that it judges: the subject's own, or the host's next to it.
     pub place: Place,
 }
 

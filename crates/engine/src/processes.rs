@@ -15,7 +15,7 @@ use stepmem_types::saved;
 use stepmem_types::units::{Bytes, UnixTime, Uptime};
 
 /// Number of unmanaged processes that are judged, over all devices: as many as 8 devices of 8.
-pub const PROCESSES_JUDGED_MAX: usize = 64;
+pub(crate) const PROCESSES_JUDGED_MAX: usize = 64;
 
 /// A process that holds less than this share of what it held is another one with the same id,
 /// or begins again.
@@ -33,7 +33,7 @@ pub struct ProcessSettings {
 
 /// A device as it was read.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading<'a> {
+pub(crate) struct Reading<'a> {
     /// The device and its processes.
     pub sample: &'a GpuSample,
     /// The time when it was read.
@@ -44,7 +44,7 @@ pub struct Reading<'a> {
 
 /// The outcome of one reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReadingResult {
+pub(crate) struct ReadingResult {
     /// Set when a trend changed.
     pub is_changed: bool,
     /// Number of processes that were over the limit.
@@ -53,12 +53,12 @@ pub struct ReadingResult {
 
 /// The unmanaged processes.
 #[derive(Debug, Default)]
-pub struct ProcessTable {
+pub(crate) struct ProcessTable {
     // Invariant: at most PROCESSES_JUDGED_MAX.
     processes: BTreeMap<ProcessId, ProcessState>,
 }
 
-/// One unmanaged process.
+/// An unmanaged process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessState {
     creep: Detector,
@@ -112,7 +112,7 @@ impl ProcessTable {
     ///
     /// # Errors
     /// There are too many.
-    pub fn insert(&mut self, id: ProcessId, state: ProcessState) -> Result<(), String> {
+    pub(crate) fn insert(&mut self, id: ProcessId, state: ProcessState) -> Result<(), String> {
         if self.processes.len() >= PROCESSES_JUDGED_MAX {
             return Err(format!("its processes exceed {PROCESSES_JUDGED_MAX}"));
         }
@@ -121,7 +121,7 @@ impl ProcessTable {
     }
 
     /// Returns the first process, or the first after another.
-    pub fn first_after(
+    pub(crate) fn first_after(
         &self,
         after: Option<&ProcessId>,
     ) -> Option<(&ProcessId, &ProcessState)> {
@@ -130,7 +130,11 @@ impl ProcessTable {
 
     /// Takes a reading of a device that no rank pushes about; the largest processes are taken
     /// first.
-    pub fn read(&mut self, reading: &Reading<'_>, settings: &ProcessSettings) -> ReadingResult {
+    pub(crate) fn read(
+        &mut self,
+        reading: &Reading<'_>,
+        settings: &ProcessSettings,
+    ) -> ReadingResult {
         let mut largest_first: Vec<&ProcessMemory> =
             reading.sample.processes.iter().filter(|process| process.used.is_some()).collect();
         largest_first.sort_by_key(|process| std::cmp::Reverse(process.used));
@@ -148,24 +152,24 @@ impl ProcessTable {
     }
 
     /// Forgets the processes of a device that a rank pushes about.
-    pub fn leave(&mut self, device: &GpuUuid) {
+    pub(crate) fn leave(&mut self, device: &GpuUuid) {
         self.processes.retain(|id, _| id.uuid != *device);
     }
 
     /// Forgets the processes that were not listed for longer than `silence`.
-    pub fn forget(&mut self, now: Uptime, silence: Duration) {
+    pub(crate) fn forget(&mut self, now: Uptime, silence: Duration) {
         self.processes.retain(|_, process| now.since(process.last_seen) <= silence);
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
-    pub fn configure(&mut self, creep: DetectConfig) {
+    pub(crate) fn configure(&mut self, creep: &DetectConfig) {
         for process in self.processes.values_mut() {
-            process.creep.configure(creep);
+            process.creep.configure(*creep);
         }
     }
 
     /// Returns every process that was listed within `ttl`, ascending.
-    pub fn present(
+    pub(crate) fn present(
         &self,
         now: Uptime,
         ttl: Duration,
@@ -178,12 +182,12 @@ impl ProcessTable {
     }
 
     /// Returns a process, present or not; `None` when it is not held.
-    pub fn get(&self, id: &ProcessId, now: Uptime) -> Option<ProcessView<'_>> {
+    pub(crate) fn get(&self, id: &ProcessId, now: Uptime) -> Option<ProcessView<'_>> {
         self.processes.get(id).map(|process| process.view(now))
     }
 
     /// Returns the names of all processes that are held, ascending.
-    pub fn ids(&self) -> impl Iterator<Item = &ProcessId> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &ProcessId> {
         self.processes.keys()
     }
 

@@ -11,7 +11,7 @@ use crate::time_to_oom::TimeToOom;
 use crate::trend::{Slope, Stage, Trend};
 use stepmem_types::units::Interval;
 
-/// Without a sample for so many usual pauses between two, no time left is known.
+/// No time left is known without a sample for so many usual pauses between two.
 const PAUSES_MAX: f64 = 10.0;
 /// Nor is it after as many seconds, if that is longer: what is pushed and read comes once a
 /// second, or less often.

@@ -1,4 +1,7 @@
 //! The movement of a series in one window, also when nothing is wrong with it.
+//!
+//! Its numbers, below, are not the detector's: they call a rise straight in a summary or a
+//! status, whatever is left to grow into, and raise nothing.
 
 use crate::slope_interval::slope_interval;
 use crate::stats::count;
@@ -33,7 +36,7 @@ impl Overview {
             *to = *from;
         }
         let thinned = thinned.get(..points.len().div_ceil(2))?;
-        let slope = slope_interval(thinned, theil_sen(thinned)?.slope, false, None)?;
+        let slope = slope_interval(thinned, theil_sen(thinned)?.slope)?;
         Some(Self { slope, is_straight: slope.lower > 0.0 && is_straight(points) })
     }
 }

@@ -6,7 +6,7 @@ use crate::trend::{Stage, Trend};
 /// The fewest points.
 const POINTS_MIN: usize = 16;
 /// A power must leave at most this share of the squared error that a line leaves.
-const ERROR_RATIO: f64 = 0.5;
+const POWER_ERROR_RATIO: f64 = 0.5;
 /// The lowest exponent tried: a cache that fills for ever, about as a logarithm.
 const EXPONENT_MIN: f64 = 0.2;
 /// The distance between the exponents that are tried.
@@ -48,7 +48,8 @@ fn units_until(points: &[(f64, f64)], bytes: f64) -> Option<f64> {
     });
     let (exponent, power) =
         fits.min_by(|a, b| a.1.squared_error.total_cmp(&b.1.squared_error))?;
-    let is_clear = power.squared_error < ERROR_RATIO * line.squared_error && power.slope > 0.0;
+    let is_clear =
+        power.squared_error < POWER_ERROR_RATIO * line.squared_error && power.slope > 0.0;
     let units = span * ((1.0 + bytes / power.slope).powf(1.0 / exponent) - 1.0);
     Some(units).filter(|units| is_clear && units.is_finite())
 }

@@ -16,7 +16,7 @@ pub enum Signal {
     OutsideAllocator,
     /// Host memory of a rank whose live memory is a device's.
     Host,
-    /// What the child processes of a rank hold of their own, on the host.
+    /// Memory that the child processes of a rank hold of their own, on the host.
     Children,
     /// Files in `/dev/shm`, whoever made them.
     Shm,

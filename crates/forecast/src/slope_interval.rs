@@ -18,8 +18,11 @@ const WALK_SPREADS: f64 = 1.96;
 
 /// The fewest points since an onset that show a slope.
 const SINCE_ONSET_POINTS_MIN: usize = 8;
-/// Growth is bent when the slopes of its halves differ by more than this many standard errors.
+/// Growth is bent when the slopes of its halves differ by more than this many standard errors of the
+/// whole…
 const BENT_ERRORS: f64 = 3.0;
+/// …or by this many of their own: a bend by itself scatters the points around one line.
+const BENT_HALVES_ERRORS: f64 = 2.0;
 
 /// …and called so when they differ by this share of the whole slope. Those of growth whose rate
 /// rises from 0 in a straight line differ by all of it.
@@ -86,31 +89,77 @@ impl Spread {
     }
 }
 
-/// Returns the 95 % interval around the slope of a line. It covers the scatter of the points,
-/// the difference between the slopes of the two halves, and the unknown of its ends. The first
-/// end may be a changepoint. Where it would reach 0, it is no wider than the `spread` of its
-/// growth, if that is given: a test has shown that it grows.
-///
-/// `None` when the points do not span anything.
-pub(crate) fn slope_interval(
-    points: &[(f64, f64)],
+/// A line through points.
+struct Line {
     slope: f64,
-    is_since_changepoint: bool,
-    spread: Option<Spread>,
-) -> Option<Interval> {
-    let ((first, _), (last, _)) = (points.first()?, points.last()?);
-    let span = Some(last - first).filter(|span| *span > 0.0)?;
-    let n_points = count(points.len());
-    let blocks =
-        if is_since_changepoint { ENDS_BLOCKS + CHANGEPOINT_BLOCKS } else { ENDS_BLOCKS };
-    let ends = blocks / (n_points - 1.0) * slope.abs();
-    let scatter = match slope_error(points, slope) {
-        Some(error) => slope_bend(points).abs() + errors_of_interval(n_points) * error,
-        None => WALK_SPREADS * squared_increments(points).sqrt() / span,
-    };
-    let spread = spread.filter(|_| ends + scatter >= slope.abs());
-    let within = spread.map_or(scatter, |spread| scatter.min(spread.0 * slope.abs()));
-    Some(Interval::around(slope, ends + within))
+    /// The standard error of the slope; `None` for too few points.
+    error: Option<f64>,
+    /// The slope of the later half less that of the earlier one.
+    bend: f64,
+    /// The standard error of the bend, from how far the points of each half lie from its own line;
+    /// `None` for too few points.
+    bend_error: Option<f64>,
+}
+
+/// Half the width of the 95 % interval around the slope of a line.
+struct Width {
+    /// The part that comes of the unknown ends of the line.
+    ends: f64,
+    /// The part that comes of the scatter of the points and of the bend.
+    scatter: f64,
+}
+
+impl Line {
+    /// Returns the line of this slope.
+    fn through(points: &[(f64, f64)], slope: f64) -> Self {
+        let error = slope_error(points, slope);
+        let (early, late) = points.split_at(points.len() / 2);
+        let Some((early_slope, late_slope)) = theil_sen(early).zip(theil_sen(late)) else {
+            return Self { slope, error, bend: 0.0, bend_error: None };
+        };
+        let (early_slope, late_slope) = (early_slope.slope, late_slope.slope);
+        let errors = slope_error(early, early_slope).zip(slope_error(late, late_slope));
+        let bend_error = errors.map(|(early, late)| early.hypot(late));
+        Self { slope, error, bend: late_slope - early_slope, bend_error }
+    }
+
+    fn is_bent(&self) -> bool {
+        let exceeds = |errors: f64, error: Option<f64>| {
+            error.is_some_and(|error| self.bend.abs() > errors * error)
+        };
+        exceeds(BENT_ERRORS, self.error) || exceeds(BENT_HALVES_ERRORS, self.bend_error)
+    }
+
+    /// Returns the width of its interval; the first end may be a changepoint. `None` when the
+    /// points do not span anything.
+    fn width(&self, points: &[(f64, f64)], is_since_changepoint: bool) -> Option<Width> {
+        let ((first, _), (last, _)) = (points.first()?, points.last()?);
+        let span = Some(last - first).filter(|span| *span > 0.0)?;
+        let n_points = count(points.len());
+        let blocks =
+            if is_since_changepoint { ENDS_BLOCKS + CHANGEPOINT_BLOCKS } else { ENDS_BLOCKS };
+        let scatter = match self.error {
+            Some(error) => self.bend.abs() + errors_of_interval(n_points) * error,
+            None => WALK_SPREADS * squared_increments(points).sqrt() / span,
+        };
+        Some(Width { ends: blocks / (n_points - 1.0) * self.slope.abs(), scatter })
+    }
+}
+
+impl Width {
+    /// Returns the interval around a slope. Where it would reach 0, it is no wider than the
+    /// `spread` of the growth, if that is given: a test has shown that it grows.
+    fn around(&self, slope: f64, spread: Option<Spread>) -> Interval {
+        let spread = spread.filter(|_| self.ends + self.scatter >= slope.abs());
+        let within = spread.map(|spread| self.scatter.min(spread.0 * slope.abs()));
+        Interval::around(slope, self.ends + within.unwrap_or(self.scatter))
+    }
+}
+
+/// Returns the 95 % interval around the slope of a line. `None` when the points do not span
+/// anything.
+pub(crate) fn slope_interval(points: &[(f64, f64)], slope: f64) -> Option<Interval> {
+    Some(Line::through(points, slope).width(points, false)?.around(slope, None))
 }
 
 /// Returns the slope of growth since its onset with its interval: that of a line where the
@@ -120,16 +169,23 @@ pub fn slope_since_onset(
     points: &[(f64, f64)],
     is_since_changepoint: bool,
 ) -> Option<SinceOnset> {
+    if points.len() < SINCE_ONSET_POINTS_MIN {
+        return None;
+    }
     let ((first, base), (last, top)) = (points.first()?, points.last()?);
-    let line = theil_sen(points).filter(|_| points.len() >= SINCE_ONSET_POINTS_MIN)?.slope;
-    let rise = slope_bend(points);
-    let error = slope_error(points, line)?;
-    let is_bent = rise.abs() > BENT_ERRORS * error;
-    let slope = if is_bent { (top - base) / (last - first) } else { line };
-    let spread = Spread::of_points(points);
-    let ahead = slope_interval(points, slope, is_since_changepoint, None)?;
-    let slope = slope_interval(points, slope, is_since_changepoint, spread)?;
-    let bend = match rise / line {
+    let slope = theil_sen(points)?.slope;
+    let straight = Line::through(points, slope);
+    let (rise, error, is_bent) = (straight.bend, straight.error?, straight.is_bent());
+    let line = if is_bent {
+        let average = (top - base) / (last - first);
+        Line { slope: average, error: slope_error(points, average), ..straight }
+    } else {
+        straight
+    };
+    let width = line.width(points, is_since_changepoint)?;
+    let ahead = width.around(line.slope, None);
+    let interval = width.around(line.slope, Spread::of_points(points));
+    let bend = match rise / slope {
         _ if !is_bent => Bend::Straight,
         BENT_RATIO.. => Bend::Faster,
         ..=BENT_RATIO_SLOWER => Bend::Slower,
@@ -137,9 +193,9 @@ pub fn slope_since_onset(
     };
     let gain = if is_bent { rise.max(0.0) / (0.5 * (last - first)) } else { 0.0 };
     let scatter = errors_of_interval(count(points.len())) * error;
-    let is_narrower = !is_bent && scatter < slope.upper - slope.value;
-    let settled = if is_narrower { Interval::around(slope.value, scatter) } else { slope };
-    (slope.lower > 0.0).then_some(SinceOnset { slope, settled, ahead, bend, gain })
+    let is_narrower = !is_bent && scatter < interval.upper - interval.value;
+    let settled = if is_narrower { Interval::around(slope, scatter) } else { interval };
+    (interval.lower > 0.0).then_some(SinceOnset { slope: interval, settled, ahead, bend, gain })
 }
 
 /// Returns a line's `slope` with its intervals where the points are too few for
@@ -150,17 +206,9 @@ pub fn slope_of_test(
     is_since_changepoint: bool,
     spread: Spread,
 ) -> Option<SinceOnset> {
-    let ahead = slope_interval(points, slope, is_since_changepoint, None)?;
-    let slope = slope_interval(points, slope, is_since_changepoint, Some(spread))?;
+    let width = Line::through(points, slope).width(points, is_since_changepoint)?;
+    let (ahead, slope) = (width.around(slope, None), width.around(slope, Some(spread)));
     Some(SinceOnset { slope, settled: slope, ahead, bend: Bend::Straight, gain: 0.0 })
-}
-
-/// Returns by how much the slope of the later half exceeds that of the earlier one; 0 where one
-/// has none.
-fn slope_bend(points: &[(f64, f64)]) -> f64 {
-    let (early, late) = points.split_at(points.len() / 2);
-    let slopes = theil_sen(early).zip(theil_sen(late));
-    slopes.map_or(0.0, |(early, late)| late.slope - early.slope)
 }
 
 fn squared_increments(points: &[(f64, f64)]) -> f64 {

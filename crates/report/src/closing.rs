@@ -1,14 +1,14 @@
 //! The terminal output of `stepmem run`: a finding in a line, and at the end the summaries,
 //! where they are and what to do next.
 
-use crate::gate::{FAILED_ON_CODE, GateVerdict, UNJUDGED_CODE};
+use crate::gate::GateVerdict;
 use crate::summary::card;
 use crate::summary::model::Summary;
-use stepmem_engine::findings::Transition;
-use stepmem_engine::kind::Severity;
-use stepmem_engine::output::snapshot_status::SnapshotStatus;
+use stepmem_engine::status::SnapshotStatus;
+use stepmem_engine::{Severity, Transition};
+use stepmem_types::claims::Sentence;
 use stepmem_types::format::clean::clean;
-use stepmem_types::format::page::{Colour, Indent, Page};
+use stepmem_types::format::page::{Color, Indent, Page};
 
 /// Runs that are shown with a whole card, at most.
 const CARDS_MAX: usize = 4;
@@ -16,6 +16,7 @@ const CARDS_MAX: usize = 4;
 /// A run at the end of the command.
 #[derive(Clone, Debug)]
 pub struct ClosingRun<'a> {
+    /// The summary, from which all lines about the run follow.
     pub summary: &'a Summary,
     /// The files of the summary, if they were written.
     pub files: Option<ClosingFiles<'a>>,
@@ -26,6 +27,7 @@ pub struct ClosingRun<'a> {
 /// The files of a summary.
 #[derive(Clone, Debug)]
 pub struct ClosingFiles<'a> {
+    /// The folder that the files are in, as people read it.
     pub folder: String,
     /// The name of the files without `.txt` and `.json`.
     pub name: &'a str,
@@ -34,10 +36,10 @@ pub struct ClosingFiles<'a> {
 }
 
 /// Returns a finding as one line.
-pub fn finding_line(finding: &Transition, is_coloured: bool) -> String {
+pub fn finding_line(finding: &Transition, is_colored: bool) -> String {
     let title = finding.kind.about().title;
-    let colour = is_coloured.then(|| colour_of(finding.severity));
-    let title = colour.map_or_else(|| title.to_owned(), |colour| colour.paint(title));
+    let color = is_colored.then(|| color_of(finding.severity));
+    let title = color.map_or_else(|| title.to_owned(), |color| color.paint(title));
     let (severity, subject) = (finding.severity.as_label(), finding.subject.to_string());
     let sentence = finding.evidence.sentence();
     format!("stepmem: {title} ({severity}), {}: {}\n", clean(&subject), clean(sentence.words()))
@@ -114,13 +116,12 @@ pub fn oom_kills_line(n: u64) -> String {
 /// Returns the reasons that the exit code is not the command's, or what grew although it is, a
 /// line each.
 pub fn gate_lines(verdict: &GateVerdict) -> String {
-    let (why, reasons) = match verdict {
-        GateVerdict::Passed(growing) => (String::new(), growing),
-        GateVerdict::Failed(reasons) => (format!("exit code {FAILED_ON_CODE}: "), reasons),
-        GateVerdict::Unjudged(reasons) => (format!("exit code {UNJUDGED_CODE}: "), reasons),
+    let why = match verdict.exit_code() {
+        0 => String::new(),
+        code => format!("exit code {code}: "),
     };
-    let line = |reason: &String| format!("stepmem: {why}{}\n", clean(reason));
-    reasons.iter().map(line).collect()
+    let line = |reason: &Sentence| format!("stepmem: {why}{}\n", clean(reason.words()));
+    verdict.sentences().iter().map(line).collect()
 }
 
 /// Returns the name of a snapshot that lies next to the summary.
@@ -161,10 +162,10 @@ pub fn unwatched(has_python: bool, has_torch: bool, by: Option<KeptAway>) -> Str
 }
 
 /// Returns the color that a severity has on a terminal.
-pub fn colour_of(severity: Severity) -> Colour {
+pub(crate) fn color_of(severity: Severity) -> Color {
     match severity {
-        Severity::Critical => Colour::Red,
-        Severity::Warning => Colour::Yellow,
-        Severity::Info => Colour::Cyan,
+        Severity::Critical => Color::Red,
+        Severity::Warning => Color::Yellow,
+        Severity::Info => Color::Cyan,
     }
 }

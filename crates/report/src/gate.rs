@@ -3,9 +3,12 @@
 //! steady growth that is not yet creep. Or it is a budget for the peak of reserved memory
 //! (`peak:20GiB`, `peak:+5%:SUMMARY`).
 
+use serde::Serialize;
+
 use crate::policy::IssueSeverity;
 use crate::summary::model::{FigureSummary, Issue, IssueKind, RankSummary, Summary};
-use stepmem_engine::kind::DiagnosisKind;
+use stepmem_engine::DiagnosisKind;
+use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::bytes;
 use stepmem_types::ids::Rank;
 use stepmem_types::units::parse_size;
@@ -22,6 +25,9 @@ const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also wi
 /// The condition that growth fails before it is creep.
 const RISING: &str = "rising";
 
+/// The parts of a percent that a budget can tell apart.
+const PERCENT_PARTS: f64 = 1e6;
+
 /// The word that allows a run that was not watched or not judged.
 const UNWATCHED_OK: &str = "unwatched-ok";
 
@@ -35,7 +41,7 @@ enum OptionPart {
     UnwatchedOk,
 }
 
-/// One reason to fail.
+/// A reason to fail.
 #[derive(Clone, Debug, PartialEq)]
 struct Condition {
     /// The condition as it was given.
@@ -161,14 +167,61 @@ pub struct ExitGate {
 }
 
 /// The verdict of a gate. The sentences give the reasons, each with its option.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum GateVerdict {
     /// The gate passed; the sentences are about what grew, but was not yet judged to be what a
     /// condition is about.
-    Passed(Vec<String>),
-    Failed(Vec<String>),
+    Passed(Vec<Sentence>),
+    /// A condition holds; a sentence for each.
+    Failed(Vec<Sentence>),
     /// A condition could not be judged.
-    Unjudged(Vec<String>),
+    Unjudged(Vec<Sentence>),
+}
+
+/// The verdict of a gate in JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct GateAnswer<'a> {
+    verdict: &'static str,
+    /// The exit code of a command that succeeded.
+    exit_code: u8,
+    sentences: Vec<&'a str>,
+    /// The statements of the sentences, in their order.
+    statements: Vec<&'a Statement>,
+}
+
+impl GateVerdict {
+    /// Returns the exit code of a command that succeeded.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Passed(_) => 0,
+            Self::Failed(_) => FAILED_ON_CODE,
+            Self::Unjudged(_) => UNJUDGED_CODE,
+        }
+    }
+
+    /// Returns the reasons.
+    pub fn sentences(&self) -> &[Sentence] {
+        match self {
+            Self::Passed(sentences) | Self::Failed(sentences) | Self::Unjudged(sentences) => {
+                sentences
+            }
+        }
+    }
+
+    /// Returns the verdict for JSON.
+    pub fn answer(&self) -> GateAnswer<'_> {
+        let verdict = match self {
+            Self::Passed(_) => "passed",
+            Self::Failed(_) => "failed",
+            Self::Unjudged(_) => "unjudged",
+        };
+        GateAnswer {
+            verdict,
+            exit_code: self.exit_code(),
+            sentences: self.sentences().iter().map(Sentence::words).collect(),
+            statements: self.sentences().iter().flat_map(Sentence::statements).collect(),
+        }
+    }
 }
 
 impl ExitGate {
@@ -207,33 +260,35 @@ impl ExitGate {
         !self.conditions.is_empty() && !self.allows_unwatched
     }
 
+    /// Returns whether there is any condition.
+    pub fn is_any(&self) -> bool {
+        !self.conditions.is_empty()
+    }
+
     /// Judges the runs of a command.
     pub fn judge(&self, runs: &[&Summary]) -> GateVerdict {
         let (mut failed, mut unjudged) = (Vec::new(), Vec::new());
         for condition in &self.conditions {
             let found = runs.iter().map(|run| (run, condition.judge(run)));
             let found: Vec<(&&Summary, Judged)> = found.collect();
-            let option = &condition.text;
             let is_judged =
                 found.iter().any(|(_, of)| matches!(of, Judged::Passed | Judged::Failed(_)));
             for (run, judged) in found {
-                let of =
-                    if runs.len() > 1 { format!("run {}: ", run.run) } else { String::new() };
+                let of = |why| if runs.len() > 1 { of_run(run, why) } else { why };
                 match judged {
-                    Judged::Failed(why) => {
-                        failed.push(format!("{of}{why} (--fail-on {option})"));
-                    }
+                    Judged::Failed(why) => failed.push(condition.decides(of(why))),
                     Judged::Mismatch(why) if !is_judged => {
-                        unjudged.push(format!("{of}{why} (--fail-on {option})"));
+                        unjudged.push(condition.decides(of(why.into())));
                     }
                     Judged::Unknown(why) if !is_judged && !self.allows_unwatched => {
-                        unjudged.push(unwatched(option, &format!("{of}{why}")));
+                        unjudged.push(condition.unwatched(of(why.into())));
                     }
                     Judged::Unknown(_) | Judged::Mismatch(_) | Judged::Passed => {}
                 }
             }
             if runs.is_empty() && self.needs_watching() {
-                unjudged.push(unwatched(option, "nothing was watched"));
+                let nothing = Statement::new(Claim::GateNothing, "nothing was watched");
+                unjudged.push(condition.unwatched(nothing.into()));
             }
         }
         match (failed.is_empty(), unjudged.is_empty()) {
@@ -244,7 +299,7 @@ impl ExitGate {
     }
 
     /// Returns the growth that conditions about creep let pass, since it is not yet creep.
-    fn passed_over(&self, runs: &[&Summary]) -> Vec<String> {
+    fn passed_over(&self, runs: &[&Summary]) -> Vec<Sentence> {
         let asks_for_creep = |condition: &&Condition| {
             matches!(
                 condition.test,
@@ -257,35 +312,49 @@ impl ExitGate {
         let Some(condition) = self.conditions.iter().find(asks_for_creep) else {
             return Vec::new();
         };
-        let option = &condition.text;
         let issues = runs.iter().flat_map(|run| &run.issues);
         let growing =
             issues.filter(|issue| issue.is_wrong() && GateSubject::Rising.covers(issue));
-        growing
-            .map(|issue| {
-                let growth = sentence(issue);
-                format!("{growth} (passes --fail-on {option}; --fail-on {RISING} fails)")
-            })
-            .collect()
+        let passed = |issue| {
+            sentence(issue)
+                .then(" (passes ", condition.statement())
+                .end("; --fail-on rising fails)")
+        };
+        growing.map(passed).collect()
     }
 }
 
-/// Returns a reason that an option allows.
-fn unwatched(option: &str, why: &str) -> String {
-    format!("{why} (--fail-on {option}; with ,{UNWATCHED_OK} that is no failure)")
+/// Says of which of several runs a reason is.
+fn of_run(run: &Summary, why: Sentence) -> Sentence {
+    let named = Statement::new(Claim::GateRun, format!("run {}", run.run));
+    Sentence::from(named).then(": ", why)
 }
 
 /// The verdict of one condition on one run, with its reason.
 enum Judged {
     Passed,
-    Failed(String),
+    Failed(Sentence),
     /// The run has not what the condition is about.
-    Unknown(String),
+    Unknown(Statement),
     /// The baseline is of another job.
-    Mismatch(String),
+    Mismatch(Statement),
 }
 
 impl Condition {
+    fn statement(&self) -> Statement {
+        Statement::new(Claim::GateCondition, format!("--fail-on {}", self.text))
+    }
+
+    /// Returns a reason with the condition that it decides.
+    fn decides(&self, why: Sentence) -> Sentence {
+        why.then(" (", self.statement()).end(")")
+    }
+
+    /// Returns a reason that an option allows.
+    fn unwatched(&self, why: Sentence) -> Sentence {
+        why.then(" (", self.statement()).end("; with ,unwatched-ok that is no failure)")
+    }
+
     fn judge(&self, run: &Summary) -> Judged {
         match &self.test {
             GateTest::Verdict(subject, severity) => {
@@ -300,18 +369,24 @@ impl Condition {
             GateTest::Peak(limit) => judge_peak(run, *limit, ""),
             GateTest::Above { ratio, path, baseline } => {
                 let Some(Baseline { peak, world_size }) = baseline else {
-                    return Judged::Mismatch(format!("{path} was not read"));
+                    let words = format!("{path} was not read");
+                    return Judged::Mismatch(Statement::new(Claim::GateUnread, words));
                 };
                 let other = other_size(*world_size, run.coverage.world_size());
                 if let Some(why) = other.or_else(|| other_kind(peak.kind, run)) {
-                    return Judged::Mismatch(why);
+                    return Judged::Mismatch(Statement::new(Claim::GateOtherJob, why));
                 }
-                let (percent, of) = (100.0 * ratio, bytes(peak.bytes));
+                let (percent, of) = (percent(*ratio), bytes(peak.bytes));
                 let limit = peak.bytes * (1.0 + ratio);
                 judge_peak(run, limit, &format!(", {percent}% above the {of} of {path}"))
             }
         }
     }
+}
+
+/// Returns a share in percent, without the digits that its division by 100 made.
+fn percent(ratio: f64) -> f64 {
+    (ratio * 100.0 * PERCENT_PARTS).round() / PERCENT_PARTS
 }
 
 impl GateSubject {
@@ -328,35 +403,42 @@ impl GateSubject {
     }
 
     /// Returns the reason that a run cannot be judged in this respect, if it cannot.
-    fn unknown(self, run: &Summary) -> Option<String> {
+    fn unknown(self, run: &Summary) -> Option<Statement> {
         let is_watched = run.ranks.iter().any(|rank| rank.steps > 0 || rank.samples > 0);
-        let why = match self {
-            _ if !is_watched => "no train step was counted",
+        Some(match self {
+            _ if !is_watched => no_steps(),
             Self::Any | Self::Rising | Self::Kind(DiagnosisKind::CreepConfirmed)
                 if run.coverage.ranks_judged == 0 =>
             {
-                "too few steps to judge creep"
+                Statement::new(Claim::GateFewSteps, "too few steps to judge creep")
             }
             Self::Kind(DiagnosisKind::HighPressure)
                 if run.ranks.iter().all(|rank| rank.pressure_ratio.is_none()) =>
             {
-                "the capacity is not known, so pressure cannot be judged"
+                let words = "the capacity is not known, so pressure cannot be judged";
+                Statement::new(Claim::GateNoCapacity, words)
             }
             Self::Any | Self::Rising | Self::Kind(_) => return None,
-        };
-        Some(why.to_owned())
+        })
     }
 }
 
+fn no_steps() -> Statement {
+    Statement::new(Claim::GateNoSteps, "no train step was counted")
+}
+
 /// Returns an issue in a sentence.
-fn sentence(issue: &Issue) -> String {
+fn sentence(issue: &Issue) -> Sentence {
     let ranks = match issue.ranks.as_slice() {
         [] => String::new(),
         [rank] => format!(" on rank {rank}"),
         ranks => format!(" on {} ranks", ranks.len()),
     };
     let (status, severity) = (&issue.status, issue.severity.in_words());
-    format!("{status} ({severity}){ranks}: {}", issue.summary)
+    let named = Statement::new(Claim::GateFinding, format!("{status} ({severity}){ranks}"));
+    let (told, _) =
+        Sentence::read_with_advice(&issue.summary, &issue.action, &issue.statements);
+    Sentence::from(named).then(": ", told)
 }
 
 /// Judges the peak of the worst rank. `from` names the origin of the limit.
@@ -366,13 +448,15 @@ fn judge_peak(run: &Summary, limit: f64, from: &str) -> Judged {
     let worst = known.reduce(|a, b| if b.1.bytes > a.1.bytes { b } else { a });
     match worst {
         Some((rank, peak)) if peak.bytes > limit => {
-            Judged::Failed(over(rank, peak, limit) + from)
+            let words = over(rank, peak, limit) + from;
+            Judged::Failed(Statement::new(Claim::GatePeak, words).of(peak.bytes).into())
         }
-        _ if run.ranks.is_empty() => Judged::Unknown("no train step was counted".to_owned()),
+        _ if run.ranks.is_empty() => Judged::Unknown(no_steps()),
         _ => match peaks().find(|(_, peak)| peak.is_none()) {
-            Some((rank, _)) => Judged::Unknown(format!(
-                "the peak of reserved memory of rank {rank} is not known"
-            )),
+            Some((rank, _)) => {
+                let words = format!("the peak of reserved memory of rank {rank} is not known");
+                Judged::Unknown(Statement::new(Claim::GateNoPeak, words))
+            }
             None => Judged::Passed,
         },
     }
@@ -439,7 +523,14 @@ fn float(n: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::gate::{FailOn, verdict};
+    use crate::gate::{FailOn, percent, verdict};
+
+    #[test]
+    fn percents_are_those_that_were_given() {
+        for given in [0.0, 5.0, 7.0, 12.5, 14.0, 29.0, 57.0, 0.1, 1000.0] {
+            assert_eq!(percent(given / 100.0).to_string(), given.to_string());
+        }
+    }
 
     #[test]
     fn severity_is_critical_unless_it_is_given() {

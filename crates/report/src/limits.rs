@@ -1,6 +1,6 @@
 //! A capacity in words.
 
-use stepmem_engine::ranks::limits::LimitOrigin;
+use stepmem_engine::LimitOrigin;
 use stepmem_types::format::units::{bytes, or_unknown};
 use stepmem_types::units::Bytes;
 

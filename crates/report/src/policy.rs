@@ -16,14 +16,17 @@ pub enum PolicyName {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IssueSeverity {
+    /// A note: nothing has to be done.
     Info,
+    /// A warning, which should be looked at.
     Warn,
+    /// Critical: the run fails, or will.
     Crit,
 }
 
 impl IssueSeverity {
     /// Returns the severity in our own words, as findings have it.
-    pub fn in_words(self) -> &'static str {
+    pub(crate) fn in_words(self) -> &'static str {
         match self {
             Self::Info => "info",
             Self::Warn => "warning",

@@ -4,13 +4,12 @@ use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::closing::colour_of;
+use crate::closing::color_of;
 use crate::limits::limited_quantity;
 use crate::rates::told_rate;
 use stepmem_detect::Signal;
-use stepmem_engine::kind::Severity;
-use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
-use stepmem_engine::ranks::basis::Basis;
+use stepmem_engine::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_engine::{Basis, Severity};
 use stepmem_types::format::page::{Cell, Column, Table};
 use stepmem_types::format::units::{
     bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,
@@ -22,16 +21,21 @@ use stepmem_types::units::Bytes;
 /// An order of ranks, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankOrder {
+    /// The severity of their worst finding.
     Severity,
+    /// The share of the capacity that their peak takes.
     Pressure,
     /// The time until out-of-memory.
     Eta,
+    /// The number of the rank.
     Rank,
 }
 
 impl RankOrder {
+    /// Every order.
     pub const ALL: [Self; 4] = [Self::Severity, Self::Pressure, Self::Eta, Self::Rank];
 
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Severity => "severity",
@@ -129,7 +133,7 @@ fn verdict(status: &Status, rank: &RankStatus) -> Cell {
 
 /// Returns whether live memory of a rank rises in a straight line, though no diagnosis holds of
 /// it.
-pub fn rises_straight(rank: &RankStatus) -> bool {
+pub(crate) fn rises_straight(rank: &RankStatus) -> bool {
     rank.creep.iter().any(|signal| signal.signal == Signal::Allocated && signal.is_straight)
 }
 
@@ -194,5 +198,5 @@ pub fn diagnoses(status: &Status, subject: &SubjectId) -> Cell {
     let own = || status.findings.iter().filter(|finding| finding.subject == *subject);
     let titles: Vec<&str> = own().map(|finding| finding.title.as_ref()).collect();
     let worst = own().map(|finding| finding.severity).max();
-    Cell::from(titles.join(", ")).in_colour(worst.map(colour_of))
+    Cell::from(titles.join(", ")).in_color(worst.map(color_of))
 }

@@ -79,6 +79,7 @@ pub mod text {
 pub mod json {
     pub use crate::events::answer::events;
     pub use crate::events::tree::alive;
+    pub use crate::render::compared::{diff_for_json as diff, ranks_for_json as ranks};
     pub use crate::render::json::{File, show};
 }
 

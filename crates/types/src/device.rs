@@ -122,7 +122,7 @@ pub struct DeviceMemory {
     pub reserved: Option<Bytes>,
 }
 
-/// One process on a device.
+/// A process on a device.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ProcessMemory {
     /// The process's id in the namespace that the driver answered for.
@@ -168,7 +168,7 @@ impl OwnProcessMemory {
         }
     }
 
-    /// Returns why they are not known.
+    /// Returns the state in which no bytes are known; `None` where they are.
     pub fn state(self) -> Option<OwnProcessState> {
         match self {
             Self::Known(_) => None,

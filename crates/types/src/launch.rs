@@ -20,12 +20,15 @@ impl Instance {
     /// Takes exactly [`Self::DIGITS`] lower-case hexadecimal digits.
     ///
     /// # Errors
-    /// Names the digits that are asked for, not the text.
+    /// Names the digits that are asked for and the length of the text, not the text.
     pub fn new(text: &str) -> Result<Self, OutOfRange> {
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let is_hex = text.len() == Self::DIGITS && text.bytes().all(is_digit);
         let number = u64::from_str_radix(text, 16).ok().filter(|_| is_hex);
-        number.map(Self).ok_or(OutOfRange::Form { what: "16 lower-case hexadecimal digits" })
+        number.map(Self).ok_or_else(|| OutOfRange::Form {
+            text: format!("a text of {} bytes", text.len()),
+            what: "16 lower-case hexadecimal digits",
+        })
     }
 
     /// Returns its digits, for files that only this user reads.
@@ -58,7 +61,7 @@ impl Launch {
         let form = "letters, digits, '.', '_', ':' and '-', or is '.' or '..'";
         let name = ascii_name(text, Self::BYTES_MAX, b"._:-", form)?;
         let is_file = ![".", ".."].contains(&text);
-        if is_file { Ok(Self(name)) } else { Err(OutOfRange::Form { what: form }) }
+        if is_file { Ok(Self(name)) } else { Err(OutOfRange::form(text, form)) }
     }
 
     /// Returns the name.

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::Error;
 
 thread_local! {
-    /// Why a value was refused last.
+    /// The reason for which a value was refused last.
     static REASON: Cell<Option<String>> = const { Cell::new(None) };
 }
 

@@ -322,6 +322,11 @@ pub struct EmptySearch {
     pub step: Option<Count>,
     /// Set when that scan saw all objects.
     pub is_complete: bool,
+    /// Set when the memory grew about as fast as the growth that is searched for, both between
+    /// the scans and from then to the last measurement: else no holder could be seen. `None`
+    /// where that is not known.
+    #[serde(default)]
+    pub saw_growth: Option<bool>,
     /// Objects that it read; `None` where they are not known.
     #[serde(default)]
     pub objects_read: Option<Count>,

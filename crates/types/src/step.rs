@@ -209,7 +209,7 @@ impl StepUnit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDeadline {
-    /// Its program writes a checkpoint, and goes on.
+    /// The program writes a checkpoint, and goes on.
     Checkpoint,
 }
 
@@ -258,7 +258,7 @@ pub struct Identity {
     /// The time at which others end the run, as a Unix time: a scheduler's time limit.
     #[serde(default)]
     pub deadline: Option<Seconds>,
-    /// What its program does when memory runs out soon; `None` where it can do nothing.
+    /// The action of its program when memory runs out soon; `None` where it can do nothing.
     #[serde(default)]
     pub on_deadline: Option<OnDeadline>,
     /// The unit that it counts.
@@ -338,7 +338,7 @@ pub struct StepSample {
     pub time: Option<Seconds>,
     /// The phase that ran since the last record.
     pub phase: Phase,
-    /// Its name, if the program gave it one.
+    /// The name of that phase, if the program gave it one.
     pub phase_name: Option<PhaseName>,
     /// Further events since then.
     pub marks: MarkSet,

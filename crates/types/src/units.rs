@@ -51,6 +51,8 @@ pub enum OutOfRange {
     Combining(String),
     /// A text of another form.
     Form {
+        /// The text in quotes, or its length where it is a secret.
+        text: String,
         /// The form that is asked for.
         what: &'static str,
     },
@@ -69,7 +71,7 @@ impl fmt::Display for OutOfRange {
             Self::Combining(text) => {
                 write!(f, "{} begins with a combining character", Quoted(text))
             }
-            Self::Form { what } => write!(f, "the text is not made of {what}"),
+            Self::Form { text, what } => write!(f, "{text} is not made of {what}"),
         }
     }
 }
@@ -84,6 +86,21 @@ impl OutOfRange {
     ) -> Self {
         Self::Number { value: value.to_string(), min: min.to_string(), max: max.to_string() }
     }
+
+    /// Refuses a text that is not made of `what`.
+    pub fn form(text: &str, what: &'static str) -> Self {
+        Self::Form { text: Quoted(text).to_string(), what }
+    }
+}
+
+/// Magnitudes from which on, and below which, a number is written with an exponent.
+const EXPONENT_FROM: f64 = 1e21;
+const EXPONENT_BELOW: f64 = 1e-7;
+
+/// Returns a number in at most 25 characters: `1.5`, `1e300`.
+pub fn number_shown(value: f64) -> String {
+    let is_plain = (EXPONENT_BELOW..EXPONENT_FROM).contains(&value.abs());
+    if is_plain || value == 0.0 { value.to_string() } else { format!("{value:e}") }
 }
 
 /// An integer of 0 to [`INTEGER_MAX`]. An `Option` of it takes no more memory: a record and the
@@ -212,7 +229,7 @@ impl Seconds {
         if (0.0..=Self::MAX).contains(&value) {
             Ok(Self(value))
         } else {
-            Err(OutOfRange::number(&value, &0, &Self::MAX))
+            Err(OutOfRange::number(&number_shown(value), &0, &Self::MAX))
         }
     }
 
@@ -260,7 +277,10 @@ pub(crate) const FIGURE_LIMIT: f64 = 1e60;
 fn figure<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let figure = f64::deserialize(deserializer)?;
     let is_right = (-FIGURE_LIMIT..=FIGURE_LIMIT).contains(&figure);
-    let outside = || OutOfRange::number(&figure, &-FIGURE_LIMIT, &FIGURE_LIMIT);
+    let outside = || {
+        let [value, min, max] = [figure, -FIGURE_LIMIT, FIGURE_LIMIT].map(number_shown);
+        OutOfRange::Number { value, min, max }
+    };
     is_right.then_some(figure).ok_or_else(|| refused(outside()))
 }
 
@@ -347,7 +367,7 @@ pub(crate) fn ascii_name(
     }
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || punctuation.contains(&byte);
     let is_name = text.bytes().all(is_allowed);
-    if is_name { Ok(text.into()) } else { Err(OutOfRange::Form { what: form }) }
+    if is_name { Ok(text.into()) } else { Err(OutOfRange::form(text, form)) }
 }
 
 /// Takes a text of 1 to `bytes_max` bytes without control characters, to own or to share. Of

@@ -1,13 +1,10 @@
 //! Any bytes as the body of every kind of push: decoded or refused, and a refusal repeats little of it.
 
-use stepmem_engine::wire::control::{
-    decode_ack, decode_device_ack, decode_end, decode_lines_request, decode_release,
-    decode_snapshot, decode_snapshot_request,
+use stepmem_engine::wire::{
+    DecodeError, Layout, decode_ack, decode_device_ack, decode_end, decode_holders,
+    decode_lines_request, decode_recorded, decode_release, decode_snapshot,
+    decode_snapshot_request, decode_steps,
 };
-use stepmem_engine::wire::error::DecodeError;
-use stepmem_engine::wire::holders::decode_holders;
-use stepmem_engine::wire::recorded::decode_recorded;
-use stepmem_engine::wire::step::{Layout, decode};
 use stepmem_types::ids::{GpuUuid, Run};
 
 /// A refusal's bytes, before the endpoint cuts it to 896 characters: each is at most four bytes, and may be escaped.
@@ -17,8 +14,8 @@ const REFUSAL_BYTES_MAX: usize = 8 * 1024;
 pub fn run(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     match kind % 9 {
-        0 => check(decode(body, Layout::Json)),
-        1 => check(decode(body, Layout::NdJson)),
+        0 => check(decode_steps(body, Layout::Json)),
+        1 => check(decode_steps(body, Layout::NdJson)),
         2 => check(decode_end(body)),
         3 => check(decode_release(body)),
         4 => check(decode_ack(Run::new("fuzzed").expect("a name"), body)),

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use stepmem::output::prometheus::{Format, render};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::output::status::ExporterStatus;
-use stepmem_engine::wire::control::{decode_ack, decode_end};
-use stepmem_engine::wire::recorded::decode_recorded;
-use stepmem_report::summary::model::Summary;
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::{decode_ack, decode_end, decode_recorded};
+use stepmem_engine::{Engine, EngineConfig, Event};
+use stepmem_report::summary::Summary;
 use stepmem_types::ids::Run;
 use stepmem_types::units::Uptime;
 
-/// Each line is an entry of a recording, or an end or acknowledgement of run `r`.
+/// Each line is an entry of a recording, or an end or acknowledgment of run `r`.
 pub fn run(data: &[u8]) {
     let mut engine = Engine::new(EngineConfig::default(), 1.7e9);
     let run = Run::new("r").expect("a name");

@@ -8,13 +8,10 @@ use std::time::Duration;
 
 use stepmem::output::prometheus::{Format, render};
 use stepmem::store::state::{self, StateLimits};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::output::saved_state::{SaveCursor, SavedState};
-use stepmem_engine::output::status::ExporterStatus;
-use stepmem_engine::wire::control::decode_end;
-use stepmem_engine::wire::recorded::decode_recorded;
+use stepmem_engine::saved::{SaveCursor, SavedState};
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::{decode_end, decode_recorded};
+use stepmem_engine::{Engine, EngineConfig, Event};
 use stepmem_types::device::GpuSample;
 use stepmem_types::ids::{Rank, Run};
 use stepmem_types::step::{Identity, Phase, StepFigures, StepSample, StepUnit};

@@ -20,9 +20,8 @@ use stepmem::net::passwords::Passwords;
 use stepmem::net::peer::Peer;
 use stepmem::net::server::{ServerCounts, Service, serve_stream};
 use stepmem::output::web::{StatusRequest, StatusSource, WebConfig, router as web_router};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::output::status::{ExporterStatus, Status};
+use stepmem_engine::status::{ExporterStatus, Status};
+use stepmem_engine::{Engine, EngineConfig};
 use stepmem_types::units::Uptime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::{Builder, Runtime};
@@ -122,6 +121,7 @@ impl Exporter {
         let config = WebConfig {
             telemetry_path: "/metrics".into(),
             push_url: "unix:/p".into(),
+            tokens: "",
             has_buttons: false,
             timelines: None,
         };

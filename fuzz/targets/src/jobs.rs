@@ -1,16 +1,12 @@
 //! Answers of Prometheus' query API: which launches there are, then the figures of one, all by the same answer. The texts hold
 //! no control character.
 
-use stepmem_engine::metrics::recorded::RECORDED;
-use stepmem_report::compare::comparison::OldNew;
-use stepmem_report::compare::{from_job, judge};
-use stepmem_report::job::answer::{Answer, SERIES_MAX};
-use stepmem_report::job::build::Answers;
-use stepmem_report::job::grid::Grid;
-use stepmem_report::job::launches::{Choice, choose, launches};
-use stepmem_report::job::model::Job;
-use stepmem_report::job::queries::LaunchQueries;
-use stepmem_report::job::text::{self, Shown};
+use stepmem_engine::metrics::RECORDED;
+use stepmem_report::compare::{self, OldNew};
+use stepmem_report::job::{
+    self, Answer, Answers, Choice, Grid, Job, LaunchQueries, SERIES_MAX, Shown, choose,
+    launches,
+};
 use stepmem_types::ids::Run;
 
 pub fn run(data: &[u8]) {
@@ -29,9 +25,9 @@ pub fn run(data: &[u8]) {
     }
     let job = Job::of(Run::new("r").expect("a name"), chosen, &answers);
     serde_json::to_vec(&job).expect("a job is JSON");
-    for shown in [text::card(&job, Shown::default()), text::status(&job, 8, Shown::default())] {
+    for shown in [job::card(&job, Shown::default()), job::status(&job, 8, Shown::default())] {
         assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
     }
-    let figures = from_job::figures(&job);
-    judge::compare(OldNew { old: &figures, new: &figures });
+    let figures = compare::of_job(&job);
+    compare::compare(OldNew { old: &figures, new: &figures });
 }

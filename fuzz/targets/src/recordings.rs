@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use stepmem::input::recording;
-use stepmem_engine::event::Event;
-use stepmem_report::traceml::card;
-use stepmem_report::traceml::rows::PeakRows;
+use stepmem_engine::Event;
+use stepmem_report::traceml::{self, PeakRows};
 
 use crate::scratch;
 
@@ -35,5 +34,5 @@ pub fn run(data: &[u8]) {
         assert!(format!("{error:#}").len() < 64 * 1024);
     }
     assert!(n_entries <= data.len() as u64 * 1024, "a record has bytes");
-    card::render(&rows.verdict());
+    traceml::render(&rows.verdict());
 }

@@ -1,7 +1,6 @@
 //! Event files of TensorBoard: as they are, and with right checksums around each part between zeros, which no mutation finds.
 
-use stepmem_report::series::Wanted;
-use stepmem_report::series::decode;
+use stepmem_report::series::{Wanted, decode};
 
 use crate::series_tables::{is_plain, judged};
 

@@ -1,8 +1,7 @@
 //! Answers of Prometheus to two queries over time, as series, and the verdicts on them.
 
-use stepmem_report::job::answer::Answer;
-use stepmem_report::series::Wanted;
-use stepmem_report::series::matrix;
+use stepmem_report::job::Answer;
+use stepmem_report::series::{self, Wanted};
 
 use crate::series_tables::{is_plain, judged};
 
@@ -14,7 +13,7 @@ pub fn run(data: &[u8]) {
     let by =
         Wanted { by: vec!["pod".to_owned()], unit: "MiB".parse().ok(), ..Wanted::default() };
     for wanted in [Wanted::default(), by] {
-        match matrix::series(("q", answer.clone()), &capacities, &wanted) {
+        match series::decode_answer(("q", answer.clone()), &capacities, &wanted) {
             Ok(decoded) => judged(decoded),
             Err(error) => is_plain(&error.to_string()),
         }

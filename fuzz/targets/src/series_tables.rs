@@ -1,10 +1,8 @@
 //! Series of others in tables and JSON lines, by any settings, and the verdicts on them.
 
-use stepmem_engine::config::EngineConfig;
-use stepmem_report::judge::json::{JudgedTold, SourceTold};
-use stepmem_report::judge::{Judged, html, text};
-use stepmem_report::series::decode;
-use stepmem_report::series::{Decoded, POINTS_MAX, SERIES_MAX, Wanted};
+use stepmem_engine::EngineConfig;
+use stepmem_report::judge::{self, Judged, JudgedTold, SourceTold};
+use stepmem_report::series::{Decoded, POINTS_MAX, SERIES_MAX, Wanted, decode};
 
 /// Series that are judged.
 const JUDGED_MAX: usize = 4;
@@ -37,8 +35,8 @@ pub fn judged(decoded: Decoded) {
         series.into_iter().filter_map(|of| Judged::of(of, &config).ok()).collect();
     let name = "f".to_owned();
     let sources = [SourceTold { name, format: format.words(), series: judged.len(), left_out }];
-    is_plain(&text::render(&sources, &judged, Some(80)));
-    is_plain(&html::document(&sources, &judged, |text| text.replace('<', "&lt;")));
+    is_plain(&judge::render(&sources, &judged, Some(80)));
+    is_plain(&judge::document(&sources, &judged, |text| text.replace('<', "&lt;")));
     serde_json::to_vec(&JudgedTold::of(&sources, &judged)).expect("verdicts are JSON");
 }
 

@@ -81,13 +81,15 @@ fn tell_events(snapshot: &Snapshot, reports: &[DeviceReport<'_>]) {
     for report in reports {
         let peak = Some(report.scene.timeline.peak.state);
         let moment = AliveMoment { state: peak, after_event: None };
-        for form in [EventsForm::List, EventsForm::Reuse, EventsForm::Alive(moment)] {
+        for form in [EventsForm::List, EventsForm::Reuse, EventsForm::Alive(moment, "then")] {
             let devices = [(EventList::new(report, EventFilter::default()), form)];
             let list = &devices[0].0;
             let page = match form {
                 EventsForm::List => text::list(list, extent),
                 EventsForm::Reuse => text::reuse(list, extent),
-                EventsForm::Alive(moment) => text::alive(list, (moment.state, "then"), extent),
+                EventsForm::Alive(moment, name) => {
+                    text::alive(list, (moment.state, name), extent)
+                }
             };
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
             assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");

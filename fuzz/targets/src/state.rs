@@ -7,16 +7,13 @@ use std::time::Duration;
 
 use stepmem::output::prometheus::{Format, render};
 use stepmem::store::state::{self, StateLimits};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::output::saved_state::{SaveCursor, SavedState};
-use stepmem_engine::output::status::ExporterStatus;
-use stepmem_engine::requests::snapshots::SnapshotSettings;
-use stepmem_engine::wire::control::{decode_ack, decode_end, decode_snapshot};
-use stepmem_engine::wire::holders::decode_holders;
-use stepmem_engine::wire::recorded::decode_recorded;
-use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_engine::saved::{SaveCursor, SavedState};
+use stepmem_engine::status::ExporterStatus;
+use stepmem_engine::wire::{
+    Layout, decode_ack, decode_end, decode_holders, decode_recorded, decode_snapshot,
+    decode_steps,
+};
+use stepmem_engine::{Engine, EngineConfig, Event, SnapshotSettings};
 use stepmem_types::ids::Run;
 use stepmem_types::units::{Seconds, Uptime};
 
@@ -174,10 +171,7 @@ pub fn go_on(saved: SavedState, n_pushes: u64) {
     for run in &status.runs {
         engine.run_history(&run.run);
         if let Some(view) = engine.run(&run.run, now) {
-            stepmem_report::summary::model::Summary::of(
-                &view,
-                Some(engine.snapshots(&run.run)),
-            );
+            stepmem_report::summary::Summary::of(&view, Some(engine.snapshots(&run.run)));
         }
     }
     parts_of(&engine, now);
@@ -204,7 +198,7 @@ fn push(engine: &mut Engine, (rank, step): (u64, u64), now: Uptime) {
         r#"{{"run":"r","rank":{rank},"step":{step},"time":{time},"pid":7,"allocated_bytes":{bytes},"peak_allocated_bytes":{bytes},"reserved_bytes":{bytes},"peak_reserved_bytes":{bytes},"total_bytes":{},{of_rank}}}"#,
         1_u64 << 36
     );
-    let batch = decode(body.as_bytes(), Layout::Json).expect("a step");
+    let batch = decode_steps(body.as_bytes(), Layout::Json).expect("a step");
     // The resumed state may hold its rank for another process.
     engine.handle(&Event::Steps(batch), now).ok();
 }
@@ -243,7 +237,7 @@ fn true_parts() -> &'static Vec<Vec<u8>> {
 }
 
 /// An engine with four ranks that grow, one that ended, an unmanaged process, a container, requests, a holder, findings
-/// and an acknowledgement.
+/// and an acknowledgment.
 pub fn true_engine() -> (Engine, Uptime) {
     let mut engine = Engine::new(config(), STARTED);
     let mut now = Uptime::default();
@@ -257,7 +251,7 @@ pub fn true_engine() -> (Engine, Uptime) {
     }
     let run = Run::new("r").expect("a name");
     let ended = r#"{"run":"r","rank":5,"step":9,"pid":8,"allocated_bytes":9}"#;
-    let batch = decode(ended.as_bytes(), Layout::Json).expect("a step");
+    let batch = decode_steps(ended.as_bytes(), Layout::Json).expect("a step");
     let ack = br#"{"rank":0,"kind":"CREEP_CONFIRMED","for_seconds":3600,"reason":"known"}"#;
     let end = br#"{"rank":5,"outcome":"oom","error_type":"E","error_message":"m","ooms":1}"#;
     let snapshot = br#"{"run":"r","rank":0,"outcome":"written","path":"/s/a","file":"a"}"#;
@@ -265,7 +259,7 @@ pub fn true_engine() -> (Engine, Uptime) {
     for event in [
         Event::Steps(batch),
         Event::End(run.clone(), decode_end(end).expect("an end")),
-        Event::Ack(decode_ack(run, ack).expect("an acknowledgement")),
+        Event::Ack(decode_ack(run, ack).expect("an acknowledgment")),
         Event::SnapshotReport(decode_snapshot(snapshot, None).expect("a report")),
         Event::HoldersReport(decode_holders(holders).expect("a report")),
     ] {

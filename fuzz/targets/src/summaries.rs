@@ -2,10 +2,9 @@
 
 use serde_json::Value;
 use stepmem::output::prometheus::{Format, render};
-use stepmem_engine::output::status::Status;
-use stepmem_report::compare::comparison::OldNew;
-use stepmem_report::compare::{judge, read, text};
-use stepmem_report::summary::model::Summary;
+use stepmem_engine::status::Status;
+use stepmem_report::compare::{self, OldNew};
+use stepmem_report::summary::Summary;
 
 pub fn run(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
@@ -18,12 +17,13 @@ pub fn run(data: &[u8]) {
         summary.worst();
         serde_json::to_vec(&summary).expect("a summary is JSON");
     }
-    let figures = |bytes: &[u8]| read::read(serde_json::from_slice::<Value>(bytes).ok()?).ok();
+    let figures =
+        |bytes: &[u8]| compare::read(serde_json::from_slice::<Value>(bytes).ok()?).ok();
     let Some((old, new)) = figures(first).zip(figures(second)) else { return };
     for (old, new) in [(&old, &new), (&new, &old), (&old, &old)] {
-        let comparison = judge::compare(OldNew { old, new });
+        let comparison = compare::compare(OldNew { old, new });
         serde_json::to_vec(&comparison).expect("a comparison is JSON");
-        let shown = text::render(&comparison);
+        let shown = compare::render(&comparison);
         assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
     }
 }

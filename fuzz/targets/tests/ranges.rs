@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stepmem_engine::output::saved_state::{SaveCursor, SavedPart, SavedState};
+use stepmem_engine::saved::{SaveCursor, SavedPart, SavedState};
 use stepmem_fuzz_targets::state::{RANKS_MAX, go_on, true_engine};
 
 /// More values than nearly any list of a state has, and more characters than any text.

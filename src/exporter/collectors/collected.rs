@@ -1,6 +1,6 @@
 //! The reports of collectors to the engine's task.
 
-use stepmem_engine::event::Event;
+use stepmem_engine::Event;
 
 /// A report of a collector.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(in crate::exporter) enum Collected {
     DevicesHint(Option<&'static str>),
 }
 
-/// One round of a collector.
+/// A round of a collector.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::exporter) struct CollectorRound {
     pub(in crate::exporter) collector: &'static str,

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::exporter::collectors::collected::{Collected, CollectorRound, DropCounts};
 use crate::input::attribution::kubelet::{Assignments, Kubelet};
-use stepmem_engine::event::Event;
+use stepmem_engine::Event;
 use stepmem_types::device::{DevicePod, PodName};
 use stepmem_types::ids::GpuUuid;
 

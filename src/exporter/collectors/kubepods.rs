@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::exporter::collectors::collected::{Collected, CollectorRound, DropCounts};
 use crate::input::attribution::kubepods::Kubepods;
-use stepmem_engine::event::Event;
+use stepmem_engine::Event;
 use stepmem_types::device::Container;
 
 /// Polls until the engine ends. `users` are the containers whose processes NVML listed last.

@@ -18,7 +18,7 @@ use crate::input::nvml::config::{GivenDevices, PollerConfig};
 use crate::input::nvml::cycle::{GpuPoll, RELEASED};
 use crate::input::nvml::poller::Poller;
 use crate::input::push::inbox::ReleaseRequest;
-use stepmem_engine::event::Event;
+use stepmem_engine::Event;
 use stepmem_types::device::{Container, GpuSample, GpuUnavailable};
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::nvml_code::LIBRARY_MISSING;

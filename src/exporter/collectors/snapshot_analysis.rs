@@ -22,9 +22,8 @@ use crate::exporter::collectors::collected::Collected;
 use crate::exporter::collectors::memory_left::memory_left;
 use crate::exporter::collectors::thread;
 use crate::store::timelines::{DRAWN, TimelineFolder};
-use stepmem_engine::event::Event;
-use stepmem_engine::requests::causes::{
-    AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
+use stepmem_engine::{
+    AnalysisOutcome, AnalysisRequest, Event, SnapshotAnalysis, TimelineOutcome,
 };
 
 /// Maximum number of snapshots that wait for their analysis.

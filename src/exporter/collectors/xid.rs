@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::exporter::collectors::collected::Collected;
 use crate::exporter::collectors::thread;
 use crate::input::nvml::xid::{self, WatchEnd};
-use stepmem_engine::event::Event;
+use stepmem_engine::Event;
 use stepmem_types::ids::GpuUuid;
 
 /// Time that the watch may take to end: twice the wait for one event, plus time for a shutdown

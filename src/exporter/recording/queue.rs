@@ -21,9 +21,7 @@ use crate::exporter::startup::Startup;
 use crate::exporter::summaries::directory::{LaunchOfRun, SummaryFolders};
 use crate::store::launches::{self, LaunchId};
 use crate::store::recordings::RecordingFolder;
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
+use stepmem_engine::{Engine, EngineConfig, Event};
 use stepmem_types::ids::Run;
 use stepmem_types::units::{Seconds, Uptime};
 
@@ -172,7 +170,7 @@ mod tests {
 
     use super::{EventRecorder, QUEUE_CAPACITY};
     use crate::exporter::recording::writer::RecordingCounts;
-    use stepmem_engine::event::Event;
+    use stepmem_engine::Event;
     use stepmem_types::units::Uptime;
 
     #[test]

@@ -19,8 +19,8 @@ use crate::store::recordings::{
     ClosedRecording, OpenRecording, RecordingFolder, create_in_launch,
 };
 use crate::store::zstd;
-use stepmem_engine::event::Event;
-use stepmem_engine::wire::recording::{RECORDING_VERSION, RecordedEvent, RecordingHead};
+use stepmem_engine::Event;
+use stepmem_engine::wire::{RECORDING_VERSION, RecordedEvent, RecordingHead};
 use stepmem_types::device::GpuUnavailable;
 use stepmem_types::ids::{GpuUuid, Run, SubjectId};
 use stepmem_types::step::StepSample;
@@ -477,8 +477,8 @@ mod tests {
     };
     use crate::input::recording::{MissingPart, merged};
     use crate::store::recordings::RecordingFolder;
-    use stepmem_engine::event::Event;
-    use stepmem_engine::wire::step::{Layout, decode};
+    use stepmem_engine::Event;
+    use stepmem_engine::wire::{Layout, decode_steps};
     use stepmem_types::ids::Run;
     use stepmem_types::units::{Seconds, Uptime};
 
@@ -507,7 +507,7 @@ mod tests {
                     )
                 });
                 let text: String = steps.collect();
-                let batch = decode(text.as_bytes(), Layout::NdJson).unwrap();
+                let batch = decode_steps(text.as_bytes(), Layout::NdJson).unwrap();
                 counts.waiting.fetch_add(batch.len(), Ordering::Relaxed);
                 let what = RecordedWhat::Event(Event::Steps(batch));
                 writer.take(RecordedItem { number: 0, at: Uptime::default(), n_lost: 0, what });

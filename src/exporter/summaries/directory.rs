@@ -17,8 +17,7 @@ use crate::store::launches::{
     LATEST, LaunchId, Removal, RunFolder, create_shared, point_latest_of_all, replace_shared,
 };
 use crate::store::recordings::is_of_launch;
-use stepmem_report::summary::card;
-use stepmem_report::summary::model::{RankOutcome, Summary};
+use stepmem_report::summary::{self, RankOutcome, Summary};
 use stepmem_types::format::units::rfc3339;
 use stepmem_types::ids::{Rank, Run};
 
@@ -182,7 +181,7 @@ fn gather(summary: &mut Summary, staging: &Path, folder: &Directory) {
         }
     }
     if is_changed {
-        card::put(summary);
+        summary::put(summary);
     }
 }
 

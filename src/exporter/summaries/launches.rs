@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::store::launches::LaunchId;
-use stepmem_engine::output::run::RunLaunch;
+use stepmem_engine::RunLaunch;
 use stepmem_types::ids::Run;
 use stepmem_types::launch::Launch;
 use stepmem_types::units::Count;
@@ -85,7 +85,7 @@ impl RunLaunches {
 #[cfg(test)]
 mod tests {
     use crate::exporter::summaries::launches::RunLaunches;
-    use stepmem_engine::output::run::RunLaunch;
+    use stepmem_engine::RunLaunch;
     use stepmem_types::ids::{Rank, Run};
     use stepmem_types::launch::Launch;
     use stepmem_types::units::Count;

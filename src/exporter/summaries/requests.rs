@@ -12,8 +12,7 @@ use tokio::time::Instant;
 use crate::exporter::summaries::writer::{SummarySource, summary};
 use crate::output::answers::SharedText;
 use crate::output::web::{SummaryFormat, SummaryRequest};
-use stepmem_report::explain::json::WindowsNow;
-use stepmem_report::explain::live;
+use stepmem_report::explain::{self, WindowsNow};
 use stepmem_types::ids::{Rank, Run};
 
 /// Maximum number of summaries that are built and written out at a time; further readers wait.
@@ -81,7 +80,7 @@ impl SummaryGroup {
         let view = |rank| known.engine.rank(&run, of_rank(rank)?, known.now);
         let held = match self.format {
             SummaryFormat::Windows(rank) => {
-                view(rank).map(|rank| live::windows(&rank).into_bytes())
+                view(rank).map(|rank| explain::windows(&rank).into_bytes())
             }
             SummaryFormat::WindowsJson(rank) => {
                 view(rank).map(|rank| json(&WindowsNow::of(&rank)))

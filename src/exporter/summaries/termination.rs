@@ -6,9 +6,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use stepmem_report::policy::IssueSeverity;
-use stepmem_report::summary::card;
-use stepmem_report::summary::model::Summary;
+use stepmem_report::IssueSeverity;
+use stepmem_report::summary::{self, Summary};
 use stepmem_types::ids::Run;
 
 /// The longest message that Kubernetes keeps of a container, in bytes.
@@ -41,7 +40,7 @@ impl TerminationMessage {
         let verdict = Verdict {
             run: summary.run.clone(),
             severity: summary.worst(),
-            text: card::verdicts(summary),
+            text: summary::verdicts(summary),
         };
         self.verdicts.retain(|earlier| earlier.run != verdict.run);
         self.verdicts.insert(0, verdict);

@@ -158,7 +158,7 @@ fn containers(pod: &Path, ids: &BTreeSet<Box<str>>) -> BTreeMap<Box<str>, PathBu
     named.collect()
 }
 
-/// One control group.
+/// A control group.
 struct Group {
     directory: PathBuf,
     version: Version,

@@ -21,9 +21,9 @@ pub const NAME_BYTES_MAX: usize = 15;
 pub enum PidNamespace {
     /// The host's.
     Host,
-    /// One that the exporter joined: that of another container or of the pod.
+    /// A namespace that the exporter joined: that of another container or of the pod.
     Shared,
-    /// One that was created for the exporter or one of its parents, or an unknown one.
+    /// A namespace that was created for the exporter or one of its parents, or an unknown one.
     Own,
 }
 

@@ -62,7 +62,7 @@ pub(super) struct FailureStreak {
     pub(super) reports: Vec<GpuUnavailable>,
 }
 
-/// One poll in progress.
+/// A poll in progress.
 #[derive(Debug, Default)]
 pub(super) struct Cycle {
     pub(super) poll: GpuPoll,

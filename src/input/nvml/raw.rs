@@ -29,7 +29,7 @@ const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 const ADDRESSING_MODE_VERSION: u32 = (1 << 24) | 8;
 const _: () = assert!(size_of::<nvmlDeviceAddressingMode_t>() == 8);
 
-/// One row of a process list.
+/// A row of a process list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessRow {
     pub(super) pid: u32,

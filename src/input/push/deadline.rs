@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use stepmem_engine::event::Event;
+use stepmem_engine::Event;
 use stepmem_types::step::StepSample;
 use stepmem_types::units::Seconds;
 

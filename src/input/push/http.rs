@@ -17,23 +17,19 @@ use axum::routing::{get, post};
 use crate::input::push::bodies::Bodies;
 use crate::input::push::deadline::{Deadline, steps_by};
 use crate::input::push::inbox::{Inbox, PushResult, Releases, SubmitError};
-use crate::input::push::problem::{PROBLEM_JSON, PushRefusal, problem};
+use crate::input::push::problem::PushRefusal;
 use crate::input::push::refusal_log::RefusalLog;
 use crate::input::push::roles::{AccessRefusal, Caller, ReadClock, Role, Roles, Token, Tokens};
 use crate::net::access::HEALTHY;
 use crate::net::peer::Peer;
+use crate::net::problem::{PATH_NOT_UTF8, PROBLEM_JSON, problem};
 use crate::net::server::Connection;
-use stepmem_engine::event::{Event, Receipt};
-use stepmem_engine::requests::causes::HoldersReport;
-use stepmem_engine::wire::answer::{
-    encode_accepted, encode_acknowledged, encode_elsewhere, encode_requested,
+use stepmem_engine::wire::{
+    Layout, decode_ack, decode_device_ack, decode_end, decode_holders, decode_lines_request,
+    decode_release, decode_snapshot, decode_snapshot_request, decode_steps, encode_accepted,
+    encode_acknowledged, encode_elsewhere, encode_requested,
 };
-use stepmem_engine::wire::control::{
-    decode_ack, decode_device_ack, decode_end, decode_lines_request, decode_release,
-    decode_snapshot, decode_snapshot_request,
-};
-use stepmem_engine::wire::holders::decode_holders;
-use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_engine::{Event, HoldersReport, Receipt};
 use stepmem_types::end::EndAuthority;
 use stepmem_types::ids::{GpuUuid, Run};
 use stepmem_types::units::Seconds;
@@ -200,7 +196,7 @@ async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>
             let Caller { peer, .. } = endpoint.authorize(&request).await?;
             let layout = layout_of(request.headers())?;
             let deadline = endpoint.deadline;
-            let read = |content: &[u8]| Ok(steps_by(decode(content, layout)?, deadline));
+            let read = |content: &[u8]| Ok(steps_by(decode_steps(content, layout)?, deadline));
             endpoint.submit(request, peer, read).await
         })
         .await
@@ -327,7 +323,8 @@ fn named<N, E: Display>(
     path: Result<Path<String>, PathRejection>,
     parse: impl FnOnce(&str) -> Result<N, E>,
 ) -> Result<N, PushRefusal> {
-    let Path(name) = path.map_err(|error| PushRefusal::subject(field, error.body_text()))?;
+    let not_utf8 = |_| PushRefusal::subject(field, PATH_NOT_UTF8.to_owned());
+    let Path(name) = path.map_err(not_utf8)?;
     parse(&name).map_err(|error| PushRefusal::subject(field, error.to_string()))
 }
 

@@ -9,8 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::net::peer::Peer;
-use stepmem_engine::event::{Event, Receipt};
-use stepmem_engine::ranks::refusal::Refusal;
+use stepmem_engine::{Event, Receipt, Refusal};
 use stepmem_types::units::{DurationBucket, DurationCounts};
 
 /// Maximum number of waiting batches. A batch waits for microseconds. So many mean that the

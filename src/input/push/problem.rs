@@ -8,18 +8,13 @@ use axum::response::{IntoResponse, Response};
 
 use crate::input::push::inbox::{PushResult, SubmitError};
 use crate::input::push::roles::AccessRefusal;
-use stepmem_engine::ranks::refusal::Refusal;
-use stepmem_engine::wire::answer::{encode_name_conflict, encode_problem};
-use stepmem_engine::wire::echo::{ECHO_CHARS_MAX, shortened};
-use stepmem_engine::wire::error::DecodeError;
+use crate::net::problem::{NO_SUCH_DEVICE, NO_SUCH_RANK, NO_SUCH_RUN, PROBLEM_JSON, problem};
+use stepmem_engine::Refusal;
+use stepmem_engine::wire::{DecodeError, ECHO_CHARS_MAX, encode_name_conflict, shortened};
+use stepmem_types::ids::SubjectId;
 
-/// The longest detail of a problem, in characters. With its other members, a problem stays
-/// below 1 KiB unless it has to be escaped.
-pub(super) const DETAIL_CHARS_MAX: usize = 896;
 /// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
-/// The media type of a refusal.
-pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Reasons that a push is refused. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +95,7 @@ impl PushRefusal {
             PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
             PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
             PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
-            PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
+            PushResult::UnknownRank => (StatusCode::NOT_FOUND, self.no_such()),
             PushResult::NameTaken
                 if matches!(
                     self,
@@ -115,6 +110,19 @@ impl PushRefusal {
             | PushResult::Malformed
             | PushResult::OutOfRange
             | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Bad request"),
+        }
+    }
+}
+
+impl PushRefusal {
+    /// Returns the title of a request for what is not there.
+    fn no_such(&self) -> &'static str {
+        match self {
+            Self::Submit(SubmitError::Refused(Refusal::UnknownRun(_))) => NO_SUCH_RUN,
+            Self::Submit(SubmitError::Refused(Refusal::UnknownSubject(
+                SubjectId::Device(_) | SubjectId::Process(_),
+            ))) => NO_SUCH_DEVICE,
+            _ => NO_SUCH_RANK,
         }
     }
 }
@@ -145,13 +153,6 @@ impl IntoResponse for PushRefusal {
         }
         response
     }
-}
-
-/// Responds with a problem.
-pub(super) fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
-    let detail = shortened(detail, DETAIL_CHARS_MAX);
-    let body = encode_problem(status.as_u16(), title, &detail);
-    (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
 }
 
 /// A value of the request, as far as it is repeated.

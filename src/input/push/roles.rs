@@ -61,15 +61,21 @@ pub(super) enum Role {
 /// Reasons that a client may not do what it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AccessRefusal {
-    #[error("the header Authorization: Bearer TOKEN is missing")]
+    #[error(
+        "the header Authorization: Bearer TOKEN is missing: send the token of the exporter's --push.token-file (the client reads it from the file of STEPMEM_PUSH_TOKEN_FILE)"
+    )]
     NoToken,
-    #[error("the header {PAGE_TOKEN} is missing")]
+    #[error(
+        "the header {PAGE_TOKEN} is missing: send the token of the exporter's --admin.token-file"
+    )]
     NoPageToken,
     #[error(
         "the header Origin is not the address of this page: only the page itself may send this"
     )]
     NotOfPage,
-    #[error("the token is not one of this exporter")]
+    #[error(
+        "the token is not one of this exporter: send that of its --push.token-file, or for admins of --admin.token-file"
+    )]
     WrongToken,
     #[error(
         "more than {GUESSES_MAX} wrong tokens within {GUESSES_WITHIN:?}, and this one is wrong, too"

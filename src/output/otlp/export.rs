@@ -14,9 +14,8 @@ use tokio::sync::watch;
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::{ExportCounts, ReportingExporter};
 use crate::output::otlp::resource::resource;
-use stepmem_engine::metrics::table::METRICS;
-use stepmem_engine::metrics::types::{Kind, Metric, Read, SeriesLabels, Visit};
-use stepmem_engine::output::status::Status;
+use stepmem_engine::metrics::{Kind, METRICS, Metric, Read, SeriesLabels, Visit};
+use stepmem_engine::status::Status;
 use stepmem_types::device::DeviceMemory;
 
 /// Maximum number of series per instrument, unless there may be more ranks; the SDK sums up the

@@ -1,5 +1,5 @@
 //! Joins modules of the page into one script, without comments and indentation: one request, and
-//! fewer bytes than a file each. Compiled into the build script.
+//! fewer bytes than a file each. Its style loses both, too. Compiled into the build script.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -55,6 +55,13 @@ impl Bundle {
         writeln!(self.script, "const {module}_js = (() => {{\n{body}{exported}\n}})();")?;
         Ok(())
     }
+}
+
+/// Returns a style sheet without indentation and lines that are only a comment.
+pub(crate) fn plain_style(text: &str) -> String {
+    let is_comment = |line: &&str| line.starts_with("/*") && line.ends_with("*/");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.filter(|line| !is_comment(line)).map(|line| line.to_owned() + "\n").collect()
 }
 
 /// Returns the names, in braces, and the module of `{ … } from "./MODULE.js";`.

@@ -9,7 +9,7 @@ const [MINUTE, HOUR, DAY] = [60, 3600, 86_400];
 const TIME_TICKS = [1, 2, 5, 10, 15, 20, 30, ...[1, 2, 3, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10, 20, 50, 100].map((n) => n * DAY)];
 const AXIS_WIDTH = 62;
 const LABEL_GAP = 6;
-const LABEL_ROWS = 2;
+const LABEL_ROWS = 3;
 const LABEL_PX = 13;
 // The colors of labels, the most important last.
 const LABEL_ORDER = ["quiet", "text", "live", "info", "warning", "critical"];

@@ -42,7 +42,7 @@ function noteOf({ devices, status, now }) {
   return `No device readings: ${why}. Pushed steps are still judged.`;
 }
 
-const NO_DRIVER = "no NVIDIA driver here";
+export const NO_DRIVER = "no NVIDIA driver here";
 const NO_DRIVER_CODES = ["library_missing", "driver_not_loaded"];
 const failuresOf = ({ errors }) => Object.entries(errors).filter(([, n]) => n > 0);
 

@@ -19,7 +19,9 @@ export function words(node, sentence) {
 }
 
 function coded(sentence) {
-  const parts = sentence.split("`");
+  // No line ends within a quantity or a duration, and a minus is that of other figures.
+  const joined = sentence.replace(/([\dnhd]) (?=(\d+ )?([KMGT]?i?B|min|[dhs])\b)/g, "$1\u00a0");
+  const parts = joined.replace(/(?<![^ (])-(?=[\d.]+[%\u00a0])/g, "\u2212").split("`");
   // A backtick without its partner is one of the text.
   const rest = parts.length % 2 === 0 ? `\`${parts.pop()}` : "";
   return [...parts.map((part, idx) => (idx % 2 === 1 ? element("code", "", part) : part)), rest];

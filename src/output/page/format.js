@@ -52,7 +52,7 @@ export function oomEta(of) {
   const { oom_eta_seconds: seconds, oom_eta_steps: steps, oom_eta_lower_seconds: least } = of;
   if (isKnown(seconds)) return seconds < 1 ? "< 1 s" : duration(seconds);
   if (isKnown(steps)) return plural(Math.round(steps), nounOf(of));
-  if (isKnown(least)) return `≥ ${duration(least)}`;
+  if (isKnown(least)) return least < 1 ? DASH : `≥ ${duration(least)}`;
   return known(of.oom_eta_lower_steps, (value) => `≥ ${plural(Math.round(value), nounOf(of))}`);
 }
 

@@ -56,7 +56,7 @@ export function gauge(parent, className = "") {
   };
 }
 
-/** Colours a cell of a figure that a finding speaks of. */
+/** Colors a cell of a figure that a finding speaks of. */
 export const toned = (cell, level) => tone(cell, level || null, level ? "num is-toned" : "num");
 
 /** Rows of which the first `limit` are shown until a button asks for all. */

@@ -20,8 +20,12 @@ export function runChart(height, picked) {
     const last = most(members.map((member) => member.last_push_time));
     const isNewer = last > (past.time.at(-1) ?? 0) + 0.2;
     const time = isNewer ? [...past.time, last] : past.time;
-    const tail = (rank = {}) => (isNewer ? [rank.end ? null : rank.allocated_bytes] : []);
-    const all = past.ranks.map(({ rank, allocated_bytes: values }) => ({ rank, values: [...values, ...tail(known.get(rank))], level: known.get(rank)?.level ?? 0, left: timeLeft(known.get(rank) ?? {}) }));
+    const all = past.ranks.map(({ rank, allocated_bytes: values }) => {
+      const of = known.get(rank) ?? {};
+      // A line that has broken off goes on with the next past: until then its end would be a dot of its own.
+      const tail = of.end || !isKnown(values.at(-1)) ? null : of.allocated_bytes;
+      return { rank, values: isNewer ? [...values, tail] : values, level: of.level ?? 0, left: timeLeft(of) };
+    });
     const isMap = all.length > LINES_MAX;
     show($("run-lines"), !isMap);
     show($("run-map"), isMap);

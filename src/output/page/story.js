@@ -16,7 +16,7 @@ import { runChart } from "./run_chart.js";
 import { PENDING } from "./severity.js";
 import { recall } from "./sparks.js";
 
-const CHART_PX = 230;
+const CHART_PX = 243;
 const HOST_PX = 96;
 const EVENTS = 6;
 const RANK_EVERY_MS = 2000;

@@ -31,13 +31,13 @@ def name_the_line(cluster):
             raise Failure(f"the sidecar can write where training does: {mounts}")
         with cluster.exporter(namespace, "leak") as url:
             [found] = awaits(lambda: SITE.findall(answer(f"{url}/metrics") or ""), SITE_SECONDS_MAX, lambda: f"no line: {snapshots(url)}; {cluster.kubectl('logs', 'leak', '-c', 'trainer', '-n', namespace)}")
-            analysed = re.search(r'^stepmem_snapshot_analyses_total\{outcome="analysed"\} (\S+)$', answer(f"{url}/metrics"), re.MULTILINE)
+            analyzed = re.search(r'^stepmem_snapshot_analyses_total\{outcome="analysed"\} (\S+)$', answer(f"{url}/metrics"), re.MULTILINE)
         line = next(number for number, text in enumerate(job("evaluate").splitlines(), 1) if "the line that leaks" in text)
         if found != (SCRIPT, str(line), "evaluate"):
             raise Failure(f"the line is {found}, not {SCRIPT}:{line}")
         written = cluster.kubectl("exec", "leak", "-c", "trainer", "-n", namespace, "--", "/usr/bin/python3.11", "-c", FILES).split()
-        if float(analysed[1]) < 1 or not written:
-            raise Failure(f"{analysed[0]}, files {written}")
+        if float(analyzed[1]) < 1 or not written:
+            raise Failure(f"{analyzed[0]}, files {written}")
     return f"{SCRIPT}:{line} in evaluate, written by user {TRAINER}, read by the sidecar's"
 
 

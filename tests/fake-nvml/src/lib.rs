@@ -22,14 +22,16 @@ const GPU_IS_LOST: c_uint = 15;
 const ARGUMENT_VERSION_MISMATCH: c_uint = 25;
 const UNKNOWN: c_uint = 999;
 
-/// How many times the library is initialised and not yet shut down.
-static INITIALISED: AtomicUsize = AtomicUsize::new(0);
-/// How many of the scenario's events have been handed out.
+/// The number of times that the library is initialized and not yet shut down.
+static INITIALIZED: AtomicUsize = AtomicUsize::new(0);
+/// The number of the scenario's events that have been handed out.
 static EVENTS_DELIVERED: AtomicUsize = AtomicUsize::new(0);
-/// How long a hanging call sleeps before it checks whether the scenario still orders it to.
+/// The time that a hanging call sleeps before it checks whether the scenario still orders it
+/// to.
 const HANG_LOOK: Duration = Duration::from_millis(10);
 
-/// How long a wait for an event sleeps before it checks the scenario for one; a driver is woken by it instead.
+/// The time that a wait for an event sleeps before it checks the scenario for one; a driver is
+/// woken by it instead.
 const EVENT_LOOK: Duration = Duration::from_millis(250);
 
 /// A device handle as a number: never dereferenced, so any number does.
@@ -83,7 +85,7 @@ fn call(symbol: &str, answer: impl FnOnce(&Scenario) -> c_uint) -> c_uint {
         Ok(scenario) => scenario,
         Err(code) => return code,
     };
-    if symbol != "nvmlInit_v2" && INITIALISED.load(Ordering::SeqCst) == 0 {
+    if symbol != "nvmlInit_v2" && INITIALIZED.load(Ordering::SeqCst) == 0 {
         return UNINITIALIZED;
     }
     answer(&scenario)
@@ -182,7 +184,7 @@ unsafe fn write_value<T>(value: Option<T>, out: *mut T) -> c_uint {
 #[unsafe(no_mangle)]
 extern "C" fn nvmlInit_v2() -> c_uint {
     call("nvmlInit_v2", |_| {
-        INITIALISED.fetch_add(1, Ordering::SeqCst);
+        INITIALIZED.fetch_add(1, Ordering::SeqCst);
         SUCCESS
     })
 }
@@ -190,7 +192,7 @@ extern "C" fn nvmlInit_v2() -> c_uint {
 #[unsafe(no_mangle)]
 extern "C" fn nvmlShutdown() -> c_uint {
     call("nvmlShutdown", |_| {
-        if INITIALISED.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if INITIALIZED.fetch_sub(1, Ordering::SeqCst) == 1 {
             scenario::count("closed");
         }
         SUCCESS

@@ -15,7 +15,7 @@ use serde::Deserialize;
 /// Names the scenario file; without it, the file is the library's own path with `.json` appended.
 const SCENARIO_VARIABLE: &str = "FAKE_NVML_SCENARIO";
 
-/// The behaviour of the driver at this moment.
+/// The behavior of the driver at this moment.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Scenario {
@@ -25,15 +25,16 @@ pub(crate) struct Scenario {
     pub(crate) calls: BTreeMap<String, Call>,
     /// The GPUs in the order of their indices.
     pub(crate) devices: Vec<Device>,
-    /// How many devices there are said to be, where that is not so.
+    /// The number of devices that there are said to be, where that is not so.
     #[serde(default)]
     pub(crate) device_count: Option<u32>,
-    /// How many bytes apart the rows of process lists are written: 24, or 32 as drivers 535.43 to 535.86 did.
+    /// The bytes from one row of a process list to the next: 24, or 32 as drivers 535.43 to
+    /// 535.86 wrote them.
     #[serde(default = "stride_right")]
     pub(crate) process_stride: usize,
     /// Xid errors, each handed out once in this order.
     pub(crate) events: Vec<Event>,
-    /// Whether devices report events at all.
+    /// Set when devices report events at all.
     #[serde(default = "yes")]
     pub(crate) has_events: bool,
 }
@@ -44,13 +45,13 @@ pub(crate) struct Scenario {
 pub(crate) struct Call {
     /// The `nvmlReturn_t` that it returns.
     pub(crate) code: Option<u32>,
-    /// Whether it blocks until the file says otherwise.
+    /// Set when it blocks until the file says otherwise.
     pub(crate) hang: bool,
-    /// How long it takes before it answers.
+    /// The time before it answers, in milliseconds.
     pub(crate) delay_ms: u64,
 }
 
-/// One GPU or MIG instance; what is absent is "not supported".
+/// A GPU or MIG instance; what is absent is "not supported".
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Device {
@@ -67,7 +68,7 @@ pub(crate) struct Device {
     pub(crate) compute: Option<Vec<Process>>,
     pub(crate) graphics: Option<Vec<Process>>,
     pub(crate) mps: Option<Vec<Process>>,
-    /// Whether the GPU could be in MIG mode while it is not.
+    /// Set when the GPU could be in MIG mode while it is not.
     pub(crate) mig_capable: bool,
     /// The MIG devices by index, `null` where there is none; present means that MIG mode is on.
     pub(crate) mig: Option<Vec<Option<Self>>>,
@@ -84,7 +85,7 @@ pub(crate) struct Memory {
     used: u64,
     /// The rest of the total, unless given.
     free: Option<u64>,
-    /// How `used` grows.
+    /// The growth of `used`.
     ramp: Option<Ramp>,
 }
 
@@ -106,9 +107,10 @@ pub(crate) struct Ramp {
     /// The Unix time from which it grows.
     since: f64,
     bytes_per_second: f64,
-    /// It grows by whole stairs of this height, as a caching allocator's memory does; 0 is smoothly.
+    /// The height of the stairs by which it grows, as a caching allocator's memory does; 0 is
+    /// smoothly.
     stair_bytes: u64,
-    /// It grows by no more than that.
+    /// The most that it grows by.
     bytes_max: Option<u64>,
 }
 
@@ -126,13 +128,13 @@ impl Ramp {
     }
 }
 
-/// One row of a process list; without `used` it is 2^64-1, NVML's "not available".
+/// A row of a process list; without `used` it is 2^64-1, NVML's "not available".
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     used: Option<u64>,
-    /// How `used` grows.
+    /// The growth of `used`.
     ramp: Option<Ramp>,
 }
 
@@ -142,7 +144,7 @@ impl Process {
     }
 }
 
-/// One Xid error.
+/// An Xid error.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Event {

@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use stepmem::input::push::inbox::PushCounts;
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::output::status::{CollectorStatus, ExporterStatus, Status};
-use stepmem_engine::wire::step::{Layout, decode};
+use stepmem_engine::status::{CollectorStatus, ExporterStatus, Status};
+use stepmem_engine::wire::{Layout, decode_steps};
+use stepmem_engine::{Engine, EngineConfig, Event};
 use stepmem_types::device::{
     Attribution, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, ProcessMemory,
 };
@@ -91,7 +89,7 @@ impl Behaviors {
 struct Job {
     behavior: Behavior,
     engine: Engine,
-    /// When the engine began, as a Unix time in whole seconds.
+    /// The Unix time when the engine began, in whole seconds.
     began: u64,
     /// The next step.
     step: u64,
@@ -136,7 +134,7 @@ impl Job {
             RANKS.filter(|rank| self.pushes(*rank)).map(|rank| self.record(rank)).collect();
         if !records.is_empty() {
             let body = serde_json::to_vec(&records).unwrap();
-            let samples = decode(&body, Layout::Json).unwrap();
+            let samples = decode_steps(&body, Layout::Json).unwrap();
             self.engine.handle(&Event::Steps(samples), at).unwrap();
         }
         if self.end_step == Some(self.step) {
@@ -244,7 +242,7 @@ impl Job {
     fn status(&self) -> Arc<Status> {
         let at = Uptime(Duration::from_secs((self.step - 1) * STEP_SECONDS));
         let mut status = self.engine.status(at, self.exporter());
-        status.exporter.series = stepmem_engine::metrics::table::count_series(&status);
+        status.exporter.series = stepmem_engine::metrics::count_series(&status);
         Arc::new(status)
     }
 

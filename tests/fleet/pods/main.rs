@@ -31,7 +31,7 @@ use std::thread;
 
 use serde_json::json;
 use stepmem::output::prometheus::{Format, render};
-use stepmem_engine::output::status::Status;
+use stepmem_engine::status::Status;
 
 use behavior::Behaviors;
 use plan::{Plan, Pod, unix_time};

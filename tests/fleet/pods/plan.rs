@@ -11,7 +11,7 @@ const PODS_OF_RUN: u32 = 4;
 /// Pods of the large run, at most: 1,024 ranks.
 const PODS_OF_LARGE_RUN_MAX: u32 = 128;
 
-/// What the ranks of a pod do.
+/// The behavior of a pod's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Behavior {
@@ -32,13 +32,13 @@ pub(crate) enum Behavior {
     Residue,
 }
 
-/// How the names of a pod change in the course of time.
+/// The change of a pod's names in the course of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Churn {
     Stays,
-    /// Its processes are restarted: a new attempt each minute.
+    /// The processes are restarted: a new attempt each minute.
     Restarts,
-    /// Its run is over each minute, and another begins.
+    /// The run is over each minute, and another begins.
     NextRun,
 }
 
@@ -51,13 +51,13 @@ pub(crate) struct Pod {
     pub behavior: Behavior,
     #[serde(skip)]
     pub churn: Churn,
-    /// Its first rank.
+    /// The first rank of the pod.
     #[serde(skip)]
     pub first_rank: u32,
     /// Ranks of its run.
     #[serde(skip)]
     pub world_size: u32,
-    /// Its number, which its devices have in their names.
+    /// The number of the pod, which its devices have in their names.
     #[serde(skip)]
     pub number: usize,
 }

@@ -1,6 +1,6 @@
 //! A pod's own names for the status of the engine that it shares.
 
-use stepmem_engine::output::status::Status;
+use stepmem_engine::status::Status;
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::launch::Launch;
 use stepmem_types::units::Count;

@@ -1,16 +1,13 @@
 //! The tables of bounds in docs/limits.md against the code: each bound that they name exists and has this value, each
-//! bound that a room publishes is in them, and each counter is a metric. `STEPMEM_BLESS=1` writes the values.
+//! bound that a module publishes is in them, and each counter is a metric. `STEPMEM_BLESS=1` writes the values.
 
 use std::sync::LazyLock;
 use std::{env, fs};
 
 use stepmem::config::table::SETTINGS;
-use stepmem_engine::metrics::table::METRICS;
+use stepmem_engine::metrics::METRICS;
 
-use crate::architecture::house::{House, holds};
-use crate::architecture::items::Kind;
-use crate::architecture::source::Source;
-use crate::architecture::tokens::{Token, read};
+use crate::architecture::source::{Source, holds, product};
 use crate::architecture::values::{evaluate, written};
 use crate::rig::folder::root;
 
@@ -23,7 +20,7 @@ const NO_VALUE: &str = "–";
 static LIMITS: LazyLock<String> =
     LazyLock::new(|| fs::read_to_string(root().join(PAGE)).unwrap());
 
-/// Where a row of the table says that its bound is.
+/// The place of a bound, as its row of the table names it.
 #[derive(Debug, PartialEq, Eq)]
 enum Bound {
     /// A constant by its path: of a module, or of a type in it.
@@ -74,10 +71,67 @@ fn of_cell(cell: &str) -> Vec<Bound> {
     bounds
 }
 
+/// A constant of the code.
+#[derive(Debug, PartialEq, Eq)]
+struct Constant {
+    /// The module, the type where it is in an `impl` block, and the name.
+    path: String,
+    /// Set where others may name it.
+    is_public: bool,
+    expression: String,
+}
+
+fn constants(files: &[Source]) -> Vec<Constant> {
+    files.iter().flat_map(constants_of).collect()
+}
+
+fn constants_of(file: &Source) -> Vec<Constant> {
+    let code = file.code();
+    let mut owner = None;
+    let mut found = Vec::new();
+    for (idx, (_, line)) in code.iter().enumerate() {
+        if line.starts_with("impl") {
+            owner = Some(subject(line));
+        } else if line.starts_with('}') {
+            owner = None;
+        }
+        let declared = line.split_once("const ").or_else(|| line.split_once("static "));
+        let Some((before, rest)) = declared else { continue };
+        let Some((name, _)) = rest.split_once(": ") else { continue };
+        let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        let visibility = before.trim();
+        let is_item = ["", "pub"].contains(&visibility)
+            || visibility.starts_with("pub(") && visibility.ends_with(')');
+        if !is_item || !name.chars().all(is_name) {
+            continue;
+        }
+        let lines = code[idx..].iter().map(|(_, line)| *line);
+        let text: String = lines.clone().take_while(|line| !line.ends_with(';')).collect();
+        let text = text + lines.clone().find(|line| line.ends_with(';')).unwrap_or_default();
+        let (_, expression) = text.split_once('=').unwrap_or_default();
+        let owner = owner.map(|owner| format!("{owner}::")).unwrap_or_default();
+        found.push(Constant {
+            path: format!("{}::{owner}{name}", file.module),
+            is_public: !visibility.is_empty(),
+            expression: expression.trim_end_matches(';').to_owned(),
+        });
+    }
+    found
+}
+
+/// The type of an `impl` block: the last word of its head, generics left out.
+fn subject(head: &str) -> &str {
+    let head = head.trim_end_matches(" {");
+    let of = head.rsplit_once(" for ").or_else(|| head.rsplit_once("> "));
+    let (_, of) = of.or_else(|| head.split_once(' ')).unwrap_or_default();
+    let path = of.split(['<', ' ']).next().unwrap_or_default();
+    path.rsplit("::").next().unwrap_or_default()
+}
+
 /// The bounds of the table that do not exist.
-fn dead(house: &House, table: &[Bound]) -> Vec<String> {
+fn dead(constants: &[Constant], table: &[Bound]) -> Vec<String> {
     let exists = |bound: &&Bound| match bound {
-        Bound::Constant(path) => is_constant(house, path),
+        Bound::Constant(path) => constants.iter().any(|constant| constant.path == *path),
         Bound::Setting(key) => SETTINGS.iter().any(|setting| setting.key == key),
         Bound::Elsewhere(name, file) => {
             fs::read_to_string(root().join(file)).is_ok_and(|text| text.contains(name.as_str()))
@@ -91,49 +145,25 @@ fn dead(house: &House, table: &[Bound]) -> Vec<String> {
     table.iter().filter(|bound| !exists(bound)).map(written).collect()
 }
 
-/// Whether a file has this constant, or one of its types has it.
-fn is_constant(house: &House, path: &str) -> bool {
-    house.files.iter().any(|file| constants(file).any(|(constant, _)| constant == path))
-}
-
-/// The constants of a file by their paths, and whether others may name them.
-fn constants(file: &Source) -> impl Iterator<Item = (String, bool)> {
-    let constants = file.items().into_iter().filter(|item| item.kind == Kind::Constant);
-    constants.map(|item| (path_of(file, item.owner, item.name), item.is_public))
-}
-
-fn path_of(file: &Source, owner: Option<&str>, name: &str) -> String {
-    let owner = owner.map(|owner| format!("{owner}::")).unwrap_or_default();
-    format!("{}::{owner}{name}", file.module)
-}
-
 /// The bounds that files publish and the table does not have.
-fn missing(house: &House, table: &[Bound]) -> Vec<String> {
+fn missing(constants: &[Constant], table: &[Bound]) -> Vec<String> {
     let is_bound = |path: &str| ENDINGS.iter().any(|ending| path.ends_with(ending));
     let is_listed = |path: &str| {
         table.iter().any(|bound| matches!(bound, Bound::Constant(listed) if listed == path))
     };
-    let published = house.files.iter().flat_map(constants).filter(|(_, is_public)| *is_public);
-    let paths = published.map(|(path, _)| path);
+    let published = constants.iter().filter(|constant| constant.is_public);
+    let paths = published.map(|constant| constant.path.clone());
     paths.filter(|path| is_bound(path) && !is_listed(path)).collect()
 }
 
 /// The value of a bound as the page has it.
-fn value(house: &House, bound: &Bound) -> String {
+fn value(constants: &[Constant], bound: &Bound) -> String {
     let computed = || "computed".to_owned();
     match bound {
         Bound::Constant(path) => {
-            let items = house.files.iter().flat_map(|file| {
-                let items = file.items().into_iter().filter(|item| item.kind == Kind::Constant);
-                items.map(move |item| (path_of(file, item.owner, item.name), item))
-            });
-            let item = items.into_iter().find(|(found, _)| found == path).map(|(_, item)| item);
-            let is_equals = |(token, _): &(Token, usize)| *token == Token::Sign('=');
-            item.and_then(|item| {
-                let begin = item.after.iter().position(is_equals)? + 1;
-                Some(written(item.name, evaluate(&item.after[begin..])?))
-            })
-            .unwrap_or_else(computed)
+            let constant = constants.iter().find(|constant| constant.path == *path);
+            let value = constant.and_then(|constant| evaluate(&constant.expression));
+            value.map_or_else(computed, |value| written(path, value))
         }
         Bound::Setting(key) => {
             let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else {
@@ -148,16 +178,16 @@ fn value(house: &House, bound: &Bound) -> String {
         Bound::Elsewhere(name, file) => {
             let text = fs::read_to_string(root().join(file)).unwrap_or_default();
             let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} = ")));
-            let value = line.and_then(|line| evaluate(&read(file, line.split('#').next()?)));
+            let value = line.and_then(|line| evaluate(line.split('#').next()?));
             value.map_or_else(computed, |value| written(name, value))
         }
     }
 }
 
 /// The values of a row; one where all are the same.
-fn values(house: &House, place: &str) -> String {
+fn values(constants: &[Constant], place: &str) -> String {
     let mut values: Vec<String> =
-        of_cell(place).iter().map(|bound| value(house, bound)).collect();
+        of_cell(place).iter().map(|bound| value(constants, bound)).collect();
     if values.iter().all(|value| Some(value) == values.first()) {
         values.truncate(1);
     }
@@ -165,12 +195,12 @@ fn values(house: &House, place: &str) -> String {
 }
 
 /// The document with the values that the code has.
-fn with_values(house: &House, document: &str) -> String {
+fn with_values(constants: &[Constant], document: &str) -> String {
     let lines = document.lines().map(|line| match cells(line) {
         Some([bound, place, _, beyond, counters]) => {
             let end =
                 if counters.is_empty() { "|".to_owned() } else { format!("{counters} |") };
-            format!("| {bound} | {place} | {} | {beyond} | {end}\n", values(house, place))
+            format!("| {bound} | {place} | {} | {beyond} | {end}\n", values(constants, place))
         }
         None => format!("{line}\n"),
     });
@@ -192,13 +222,13 @@ fn unknown_counters(document: &str) -> Vec<String> {
 fn every_bound_of_the_tables_exists() {
     let table = table(&LIMITS);
     assert!(table.len() > 100, "{table:?}");
-    holds("bounds that are not there", &dead(House::standing(), &table));
+    holds("bounds that are not there", &dead(&constants(product()), &table));
     holds("counters that are no metrics", &unknown_counters(&LIMITS));
 }
 
 #[test]
 fn every_bound_has_the_value_of_the_code() {
-    let current = with_values(House::standing(), &LIMITS);
+    let current = with_values(&constants(product()), &LIMITS);
     if env::var_os("STEPMEM_BLESS").is_some() {
         fs::write(root().join(PAGE), &current).unwrap();
         return;
@@ -208,9 +238,9 @@ fn every_bound_has_the_value_of_the_code() {
 }
 
 #[test]
-fn every_bound_of_a_room_is_in_the_tables() {
+fn every_bound_of_a_module_is_in_the_tables() {
     let table = table(&LIMITS);
-    holds("bounds without a row", &missing(House::standing(), &table));
+    holds("bounds without a row", &missing(&constants(product()), &table));
 }
 
 #[test]
@@ -222,20 +252,21 @@ fn a_planted_bound_is_missed_on_either_side() {
                     | a ring | `RING_CAPACITY` in `python/stepmem/_sender.py` | 1 | forgotten | `pushes_total` |\n\
                     | rows | as many as TraceML | 1 | forgotten | |\n\n| other | `a::B_MAX` |";
     let table = table(document);
-    let house = House::planted(&[
-        (
+    let files = [
+        Source::new(
             "src/net/server.rs",
-            "pub const HEAD_MAX: u8 = 1; pub(crate) const IDLE_WITHIN: u8 = 2; const OWN_MAX: u8 = 3;",
+            "pub const HEAD_MAX: u8 = 1;\npub(crate) const IDLE_WITHIN: u8 =\n    2;\nconst OWN_MAX: u8 = 3;\n",
         ),
-        (
+        Source::new(
             "crates/types/src/ids.rs",
-            "pub struct Run; impl Run { pub const BYTES_MAX: usize = 3 << 10; } pub const PID_MAX: u8 = 2;",
+            "pub struct Run;\n\nimpl Run {\n    pub const BYTES_MAX: usize = 3 << 10;\n}\n\npub const PID_MAX: u8 = 2;\n",
         ),
-    ]);
-    assert_eq!(dead(&house, &table), ["net::server::GONE_MAX", "--rank.min"]);
-    assert_eq!(missing(&house, &table), ["types::ids::PID_MAX"]);
+    ];
+    let found = constants(&files);
+    assert_eq!(dead(&found, &table), ["net::server::GONE_MAX", "--rank.min"]);
+    assert_eq!(missing(&found, &table), ["types::ids::PID_MAX"]);
     assert_eq!(unknown_counters(document), ["none_total{a=\"b\"}"]);
-    let current = with_values(&house, document);
+    let current = with_values(&found, document);
     let values: Vec<&str> = rows(&current).map(|[_, _, value, ..]| value).collect();
     assert_eq!(values[0], "1; computed; 2");
     assert_eq!(values[1], "3 KiB; –; –");
@@ -243,5 +274,19 @@ fn a_planted_bound_is_missed_on_either_side() {
     assert!(current.contains("## Client") && current.ends_with("| other | `a::B_MAX` |\n"));
     let lost =
         [Bound::Elsewhere("RING_CAPACITY".to_owned(), "python/stepmem/none.py".to_owned())];
-    assert_eq!(dead(&house, &lost), ["RING_CAPACITY in python/stepmem/none.py"]);
+    assert_eq!(dead(&found, &lost), ["RING_CAPACITY in python/stepmem/none.py"]);
+}
+
+#[test]
+fn the_type_of_an_impl_block_is_read() {
+    for (head, expected) in [
+        ("impl Run {", "Run"),
+        ("impl<'a, T: Fn(u8) -> u8> Ladder<'a, T> {", "Ladder"),
+        ("impl fmt::Display for ids::Run {", "Run"),
+        ("impl<T> Walk for Row<Vec<T>>", "Row"),
+        ("impl<T> ids::Row<Vec<T>> {", "Row"),
+        ("impl<const N: usize> Saved for Run where N: X {", "Run"),
+    ] {
+        assert_eq!(subject(head), expected, "{head}");
+    }
 }

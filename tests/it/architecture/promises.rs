@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::architecture::house::{House, holds};
-use crate::architecture::source::Source;
+use crate::architecture::source::{Source, holds, product, tests};
 use crate::rig::folder::root;
 
 fn page() -> String {
@@ -22,27 +21,27 @@ fn rows<'p>(page: &'p str, head: &str) -> Vec<(&'p str, &'p str)> {
     cells.collect()
 }
 
-/// What stands between backquotes.
+/// The texts between backquotes.
 fn spans(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
 /// The promises that name nothing, and the names that stand for nothing.
-fn broken(houses: [&House; 2], page: &str) -> Vec<String> {
+fn broken(files: [&[Source]; 2], page: &str) -> Vec<String> {
     let mut broken = Vec::new();
     for (promise, held_by) in rows(page, "| promise | held by |") {
         let names = spans(held_by);
         if names.is_empty() && !promise.starts_with("**") {
             broken.push(format!("nothing holds {promise:?}"));
         }
-        broken.extend(names.into_iter().filter_map(|name| missing(houses, name)));
+        broken.extend(names.into_iter().filter_map(|name| missing(files, name)));
     }
     broken
 }
 
-/// Why a name stands for nothing: a target of make, a file, a test in a file of Python, or tests of ours by their path.
-/// `…` leaves out the rest of one test's name.
-fn missing(houses: [&House; 2], name: &str) -> Option<String> {
+/// The complaint about a name that is none of these: a target of make, a file, a test in a file
+/// of Python, or tests of ours by their path. `…` leaves out the rest of one test's name.
+fn missing(files: [&[Source]; 2], name: &str) -> Option<String> {
     let text_of = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
     let is_there = if let Some(target) = name.strip_prefix("make ") {
         text_of("Makefile").lines().any(|line| line.starts_with(&format!("{target}:")))
@@ -57,22 +56,23 @@ fn missing(houses: [&House; 2], name: &str) -> Option<String> {
     } else if name.contains('/') {
         root().join(name).exists()
     } else {
-        let n_tests = n_tests(houses, name);
+        let n_tests = n_tests(files, name);
         if name.ends_with('…') { n_tests == 1 } else { n_tests > 0 }
     };
     (!is_there).then(|| format!("{name} is not there, or is not one test"))
 }
 
-/// How many tests a path names: those of a module and the modules in it, or of a module those whose names begin so.
-fn n_tests(houses: [&House; 2], path: &str) -> usize {
+/// The number of tests that a path names: those of a module and the modules in it, or of a
+/// module those whose names begin so.
+fn n_tests(files: [&[Source]; 2], path: &str) -> usize {
     let path = path.trim_end_matches("::tests");
-    let (room, start) = match path.strip_suffix('…') {
+    let (module, start) = match path.strip_suffix('…') {
         Some(cut) => cut.rsplit_once("::").unwrap_or(("", cut)),
         None => (path, ""),
     };
-    let files = houses.iter().flat_map(|house| &house.files);
+    let files = files.into_iter().flatten();
     let files =
-        files.filter(|file| file.is_in(room) && (start.is_empty() || file.module == room));
+        files.filter(|file| file.is_in(module) && (start.is_empty() || file.module == module));
     files.map(|file| tests_of(file).filter(|test| test.starts_with(start)).count()).sum()
 }
 
@@ -88,7 +88,7 @@ fn tests_of(file: &Source) -> impl Iterator<Item = &str> {
 fn every_promise_of_the_security_page_is_held_by_what_it_names() {
     let page = page();
     assert!(rows(&page, "| promise | held by |").len() > 25, "{page}");
-    holds("docs/security.md", &broken([House::tests(), House::standing()], &page));
+    holds("docs/security.md", &broken([tests(), product()], &page));
 }
 
 #[test]
@@ -115,11 +115,10 @@ fn a_planted_promise_without_a_test_is_found() {
                 | Windows too | |\n\
                 | Walls | `doors::wall…`, `doors::lock…`, `walls`, `make walls`, `tests/walls.py` |\n\
                 | Roofs | `python/tests/test_trust.py::test_roof` |\n";
-    let tests = House::planted(&[(
+    let planted = [Source::new(
         "tests/it/doors.rs",
         "#[test]\nfn locked_at_night() {}\n#[test]\nfn locks_turn() {}\nfn wall() {}",
-    )]);
-    let none = House::planted(&[]);
+    )];
     let is_not = |name: &str| format!("{name} is not there, or is not one test");
     let names = [
         "doors::wall…",
@@ -131,5 +130,5 @@ fn a_planted_promise_without_a_test_is_found() {
     ];
     let expected: Vec<String> =
         [vec!["nothing holds \"Windows too\"".to_owned()], names.map(is_not).to_vec()].concat();
-    assert_eq!(broken([&tests, &none], page), expected);
+    assert_eq!(broken([&planted, &[]], page), expected);
 }

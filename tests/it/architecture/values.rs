@@ -1,7 +1,5 @@
 //! The value of a constant from its text, and how a page writes it.
 
-use crate::architecture::tokens::{Placed, Token};
-
 /// Seconds of one unit of a `Duration`'s constructor.
 const CONSTRUCTORS: [(&str, f64); 5] = [
     ("from_millis", 0.001),
@@ -14,22 +12,20 @@ const CONSTRUCTORS: [(&str, f64); 5] = [
 /// A number, and whether it is a time in seconds.
 type Value = (f64, bool);
 
-/// Evaluates the tokens of an expression up to a `;` or their end: numbers, `<<`, `+`, `-`, `*`, brackets and
-/// constructors of `Duration`. Returns `None` for all else.
-pub fn evaluate(tokens: &[Placed]) -> Option<Value> {
-    let ends = |(token, _): &Placed| *token == Token::Sign(';');
-    let end = tokens.iter().position(ends).unwrap_or(tokens.len());
-    let mut expression = Expression { tokens: &tokens[..end] };
+/// Evaluates an expression: numbers, `<<`, `+`, `-`, `*`, brackets and constructors of `Duration`. Returns `None` for
+/// all else.
+pub fn evaluate(text: &str) -> Option<Value> {
+    let mut expression = Expression { rest: text };
     let value = expression.shift()?;
-    expression.tokens.is_empty().then_some(value)
+    expression.rest.trim_start().is_empty().then_some(value)
 }
 
-/// What of an expression is not read yet.
+/// The part of an expression that is not read yet.
 struct Expression<'t> {
-    tokens: &'t [Placed],
+    rest: &'t str,
 }
 
-impl Expression<'_> {
+impl<'t> Expression<'t> {
     fn shift(&mut self) -> Option<Value> {
         let mut value = self.sum()?;
         while self.take('<') {
@@ -64,30 +60,36 @@ impl Expression<'_> {
             let value = self.shift()?;
             return self.take(')').then_some(value);
         }
-        let (first, rest) = self.tokens.split_first()?;
-        self.tokens = rest;
-        match &first.0 {
-            Token::Text(number) => Some((number.replace('_', "").parse().ok()?, false)),
-            Token::Word(word) if word == "Duration" => self.duration(),
-            _ => None,
+        let word = self.word();
+        if word == "Duration" {
+            return self.duration();
         }
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        Some((is_number.then(|| word.replace('_', "").parse().ok())??, false))
     }
 
     /// Reads `::from_secs(10)`.
     fn duration(&mut self) -> Option<Value> {
         (self.take(':') && self.take(':')).then_some(())?;
-        let (first, rest) = self.tokens.split_first()?;
-        self.tokens = rest;
-        let Token::Word(word) = &first.0 else { return None };
-        let (_, seconds) = CONSTRUCTORS.iter().find(|(name, _)| name == word)?;
+        let word = self.word();
+        let (_, seconds) = CONSTRUCTORS.iter().find(|(name, _)| *name == word)?;
         let (number, _) = self.factor()?;
         Some((number * seconds, true))
     }
 
+    /// Reads a name or a number.
+    fn word(&mut self) -> &'t str {
+        let text = self.rest.trim_start();
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+        let (word, rest) = text.split_at(text.find(|c| !is_part(c)).unwrap_or(text.len()));
+        self.rest = rest;
+        word
+    }
+
     fn take(&mut self, sign: char) -> bool {
-        let is_next = self.tokens.first().is_some_and(|(token, _)| *token == Token::Sign(sign));
-        self.tokens = &self.tokens[usize::from(is_next)..];
-        is_next
+        let rest = self.rest.trim_start().strip_prefix(sign);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
     }
 }
 
@@ -138,7 +140,7 @@ fn grouped(number: f64) -> String {
 #[test]
 fn values_are_read_and_written_with_their_units() {
     for (name, text, expected) in [
-        ("A_MAX", "1_000_000;", "1,000,000"),
+        ("A_MAX", "1_000_000", "1,000,000"),
         ("A_MAX", "(1 << 31) - 1", "2,147,483,647"),
         ("A_MAX", "1 << 53", "2^53"),
         ("A_MAX", "0.0005", "0.0005"),
@@ -152,11 +154,10 @@ fn values_are_read_and_written_with_their_units() {
         ("FOR_SECONDS_MAX", "30 * 24 * 3600", "30 d"),
         ("TEXT_CHARS_MAX", "64", "64 characters"),
     ] {
-        let tokens = crate::architecture::tokens::read("x.rs", text);
-        let value = evaluate(&tokens).map(|value| written(name, value));
+        let value = evaluate(text).map(|value| written(name, value));
         assert_eq!(value.as_deref(), Some(expected), "{text}");
     }
     for text in ["size_of::<Self>() + 4096", "2 *", "A_MAX", "Duration::MAX"] {
-        assert_eq!(evaluate(&crate::architecture::tokens::read("x.rs", text)), None, "{text}");
+        assert_eq!(evaluate(text), None, "{text}");
     }
 }

@@ -81,7 +81,8 @@ fn rebound_name_shows_neither_page_nor_status_and_scrapes_have_any_host() {
     }
 }
 
-/// What browsers send to a page of a plain HTTP host: without Sec-Fetch headers, which need TLS or loopback.
+/// Headers that browsers send to a page of a plain HTTP host: without Sec-Fetch, which needs
+/// TLS or loopback.
 const CHROME: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) \
      Chrome/142.0.0.0 Safari/537.36\r\nAccept: */*\r\nReferer: http://evil.example:9477/\r\n\
      Accept-Encoding: gzip, deflate\r\nAccept-Language: en-US,en;q=0.9\r\n";

@@ -17,7 +17,7 @@ use crate::rig::units::GIB;
 use crate::rig::wait::await_true;
 
 const TOKEN: (&str, &str) = ("stepmem-admin-token", "the admin token");
-/// That of the page: the rig's Host is `test`.
+/// The origin of the page: the rig's Host is `test`.
 const OWN: (&str, &str) = ("origin", "http://test");
 const END: &str = "/api/v1/runs/default/end";
 
@@ -55,7 +55,7 @@ impl Buttons {
     }
 }
 
-/// What the buttons send: path and body.
+/// The requests of the buttons: path and body.
 fn requests() -> [(&'static str, Value); 4] {
     let ack = json!({ "kind": "HIGH_PRESSURE", "for_seconds": 60, "reason": "known" });
     let mut of_rank = ack.clone();

@@ -1,4 +1,4 @@
-//! Files that a neighbour puts where the state is.
+//! Files that a neighbor puts where the state is.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::json;
 use stepmem::store::state::{MAGIC, StateError, StateLimits, read_from};
-use stepmem_engine::output::saved_state::SavedState;
+use stepmem_engine::saved::SavedState;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
@@ -63,7 +63,7 @@ fn pipe_or_link_where_the_state_is_hangs_neither_start_nor_stop() {
 fn forged_state_with_a_right_checksum_ends_nothing() {
     let folder = Folder::new("forged-state");
     let state = folder.path("state");
-    // The last part: when the exporter began, its uptime, no finding, no acknowledgement.
+    // The last part: when the exporter began, its uptime, no finding, no acknowledgment.
     let rest = |started: f64, seconds: u64| {
         let mut part = vec![2];
         part.extend(started.to_le_bytes());
@@ -115,7 +115,7 @@ fn parts(file: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// What the exporter says when it reads this file.
+/// The exporter's verdict on this file.
 fn refusal(file: &[u8]) -> Result<(), StateError> {
     let limits =
         StateLimits { file_bytes_max: u64::MAX, part_bytes_max: SavedState::PART_BYTES_MAX };

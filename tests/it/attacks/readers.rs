@@ -12,10 +12,11 @@ use crate::rig::job::Job;
 use crate::rig::victim::Victim;
 use crate::rig::wait::{DEADLINE, await_true};
 
-/// What a connection may take before its first head is whole, in bytes: the parser's buffers.
+/// The bytes that a connection may take before its first head is whole: the parser's buffers.
 const SILENT_BYTES_MAX: u64 = 16 * 1024;
 
-/// What the start alone takes of the program's code, in bytes, of about 5 MB in a debug build and 4 MB in a release build.
+/// The bytes that the start alone takes of the program's code, of about 5 MB in a debug build
+/// and 4 MB in a release build.
 const START_CODE_BYTES_MIN: u64 = 2 * 1024 * 1024;
 
 /// Bytes that the system holds of each connection of a server on loopback, which its client has not taken.

@@ -399,7 +399,7 @@ fn names_of_files_arguments_and_variables_are_clean() {
     }
 }
 
-/// What an exporter that is killed once it has started wrote to standard error.
+/// The standard error of an exporter that is killed once it has started.
 fn logged(arguments: &[&str]) -> String {
     let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
         .env_remove("KUBERNETES_SERVICE_HOST")

@@ -35,7 +35,7 @@ fn id(digit: char) -> String {
 struct Tree(Folder);
 
 impl Tree {
-    /// One of version 2, as yet without pods.
+    /// A tree of version 2, as yet without pods.
     fn new(name: &str) -> Self {
         let tree = Self(Folder::new(&format!("kubepods-{name}")));
         tree.files("", &[("cgroup.controllers", "cpuset cpu io memory pids\n")]);

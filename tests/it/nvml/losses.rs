@@ -128,7 +128,7 @@ fn library_without_shutdown_does_not_panic() {
 }
 
 #[test]
-fn driver_that_refuses_to_initialise_is_asked_again_by_every_poll() {
+fn driver_that_refuses_to_initialize_is_asked_again_by_every_poll() {
     let fake = FakeNvml::new("init", &driver([]).call("nvmlInit_v2", Order::Code(9)));
     let mut poller = fake.host();
     assert_eq!(unavailable(&poller.poll()), [(None, "driver_not_loaded")]);
@@ -165,7 +165,7 @@ fn code_that_the_wrapper_does_not_know_has_its_name() {
 }
 
 #[test]
-fn nvml_is_reinitialised_after_the_codes_that_ask_for_it() {
+fn nvml_is_reinitialized_after_the_codes_that_ask_for_it() {
     for (code, n_inits) in
         [(1, 2), (9, 2), (15, 2), (16, 2), (28, 2), (999, 2), (4, 1), (10, 1), (18, 1)]
     {
@@ -182,7 +182,7 @@ fn nvml_is_reinitialised_after_the_codes_that_ask_for_it() {
 }
 
 #[test]
-fn nvml_is_initialised_once_for_many_polls() {
+fn nvml_is_initialized_once_for_many_polls() {
     let fake = FakeNvml::new("once", &driver([gpu("GPU-a")]));
     let mut poller = fake.host();
     for _ in 0..20 {
@@ -206,7 +206,7 @@ fn restarts_for_one_lost_gpu_become_rare_while_others_answer() {
 }
 
 #[test]
-fn released_nvml_is_initialised_by_the_next_poll() {
+fn released_nvml_is_initialized_by_the_next_poll() {
     let fake = FakeNvml::new("release", &driver([gpu("GPU-a")]));
     let mut poller = fake.host();
     poller.poll();
@@ -251,7 +251,7 @@ fn device_that_keeps_failing_is_closed_and_backed_off_but_still_reported() {
             assert_eq!(sampled(&poll), ["GPU-a"]);
             assert_eq!(unavailable(&poll), [(Some("GPU-b"), label)]);
             n_left_alone += usize::from(asked() == before + 1);
-            // A poll that touches the lost device closes it again: the next one reinitialises NVML.
+            // A poll that touches the lost device closes it again: the next one reinitializes NVML.
             let has_closed =
                 fake.n_calls("nvmlShutdown") == n_inits.max(fake.n_calls("nvmlInit_v2"));
             assert_eq!(has_closed, asked() == before + 2, "{code}");

@@ -20,7 +20,7 @@ use crate::rig::wait::await_true;
 /// A new PID namespace with a procfs of its own, which ends with the command that made it.
 const OWN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--kill-child", "--mount-proc"];
 
-/// Whether this machine lets us make namespaces; prints why it does not.
+/// Returns whether this machine lets us make namespaces; prints why it does not.
 fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(&OWN_NAMESPACE[1..]).arg("true").output();
     let is_made = made.as_ref().is_ok_and(|output| output.status.success());

@@ -29,7 +29,7 @@ type Case<'a> = (&'a str, Namespace, &'a str, &'a [ProcessRow], Attribution, &'a
 
 /// A driver that translates ids, and says what it knows of memory.
 const CURRENT: &str = "570.86.15";
-/// One that hides memory from a container: it writes 0.
+/// A driver that hides memory from a container: it writes 0.
 const HIDING: &str = "560.35.03";
 
 #[test]

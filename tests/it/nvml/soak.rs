@@ -15,7 +15,7 @@ use crate::rig::units::GIB;
 /// Says how many polls are made; `make soak` makes those of an hour at 100 Hz.
 const POLLS_VARIABLE: &str = "STEPMEM_SOAK_POLLS";
 const POLLS: u64 = 30_000;
-/// After how many polls the driver changes.
+/// The number of polls after which the driver changes.
 const CHANGE_EVERY: u64 = 20;
 /// Growth allowed after the first tenth of the polls: slack of the allocator, too little to keep anything for each poll.
 const GROWTH_BYTES_MAX: u64 = 512 << 10;

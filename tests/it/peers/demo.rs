@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stepmem_engine::metrics::table::METRICS;
+use stepmem_engine::metrics::METRICS;
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
@@ -90,14 +90,14 @@ fn demo_dies_out_of_memory_and_after_its_restart_names_line_and_holder_again() {
     let holders = |fields: &Value| {
         fields["message"] == "holders" && fields["holder"] == "`Trainer.history`"
     };
-    let analysed = |fields: &Value| fields["message"] == "snapshot analyzed";
-    let (n_holders, n_analysed) = (n_logged(&demo, holders), n_logged(&demo, analysed));
+    let analyzed = |fields: &Value| fields["message"] == "snapshot analyzed";
+    let (n_holders, n_analyzed) = (n_logged(&demo, holders), n_logged(&demo, analyzed));
     await_logged(&demo, n_holders + 1, holders);
-    await_logged(&demo, n_analysed + 1, analysed);
+    await_logged(&demo, n_analyzed + 1, analyzed);
     assert_eq!(attempt(), 1);
 }
 
-/// How many entries of a kind a demo has logged.
+/// The number of entries of a kind that a demo has logged.
 fn n_logged(demo: &Exporter, is_it: impl Fn(&Value) -> bool) -> usize {
     demo.log().iter().filter(|entry| is_it(&entry["fields"])).count()
 }

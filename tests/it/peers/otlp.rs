@@ -6,8 +6,7 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stepmem_engine::metrics::table::METRICS;
-use stepmem_engine::metrics::types::Kind;
+use stepmem_engine::metrics::{Kind, METRICS};
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::text;

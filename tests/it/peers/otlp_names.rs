@@ -4,8 +4,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use stepmem_engine::metrics::table::METRICS;
-use stepmem_engine::metrics::types::Kind;
+use stepmem_engine::metrics::{Kind, METRICS};
 
 use crate::rig::folder::root;
 

@@ -25,8 +25,10 @@ fn token_is_required_and_no_other_header_opens() {
     check_problem(
         &exporter.post(record(7, 1, 1)),
         401,
-        "Authorization: Bearer TOKEN is missing",
+        "Authorization: Bearer TOKEN is missing: send the token of the exporter's --push.token-file",
     );
+    let wrong = "the token is not one of this exporter: send that of its --push.token-file";
+    check_problem(&with("Bearer correct hors"), 401, wrong);
     assert_eq!(exporter.post(record(7, 1, 1)).header("www-authenticate"), "Bearer");
     let refused = [
         "Basic correct horse",
@@ -43,7 +45,7 @@ fn token_is_required_and_no_other_header_opens() {
     let end =
         exporter.request("POST", "/v1/runs/default/end", &[JSON], b"{\"outcome\":\"oom\"}");
     assert_eq!(end.status, 401);
-    assert_eq!(exporter.metric(unauthorized), Some(8.0));
+    assert_eq!(exporter.metric(unauthorized), Some(9.0));
     assert_eq!(with("Bearer correct horse").status, 200);
     assert_eq!(with("bearer correct horse").status, 200);
     assert_eq!(exporter.metric(r#"stepmem_run_ranks{run="default"}"#), Some(1.0));

@@ -51,8 +51,8 @@ fn address_space_that_is_too_small_for_the_ranks_lowers_them_with_a_warning() {
     assert_eq!(line["level"], "WARN");
     let text = line["fields"]["message"].as_str().unwrap();
     assert!(text.contains("600 MiB of address space (ulimit -v)"), "{text}");
-    let n_ranks = text.split("(ulimit -v): ").nth(1).unwrap();
-    let n_ranks: u32 = n_ranks.split(' ').next().unwrap().parse().unwrap();
+    let n_ranks = text.split("stepmem holds ").nth(1).unwrap();
+    let n_ranks: u32 = n_ranks.split(';').next().unwrap().parse().unwrap();
     assert!((1..4000).contains(&n_ranks), "{text}");
     let batch = |ranks: std::ops::Range<u32>| {
         let records: Vec<String> = ranks.map(|rank| record(rank, 1, 1)).collect();
@@ -177,11 +177,11 @@ fn unfinished_body_that_fills_the_budget_is_evicted() {
         stream.write_all(begun.as_bytes()).unwrap();
         stream.write_all(&held).ok();
     }
-    check_problem(&exporter.post(own.clone()), 400, "EOF");
+    check_problem(&exporter.post(own.clone()), 400, "the body is empty");
     let busy = r#"stepmem_pushes_total{result="busy"}"#;
     exporter.await_metrics("the limit", |metrics| metrics[busy] >= 1.0);
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
-    check_problem(&exporter.post(own), 400, "EOF");
+    check_problem(&exporter.post(own), 400, "the body is empty");
 }
 
 #[test]

@@ -79,7 +79,8 @@ fn malformed_bodies_are_refused_where_they_break() {
     let nested = "[".repeat(200_000);
     let deep = format!("{{\"rank\":{nested}");
     for (body, detail) in [
-        (&b""[..], "EOF"),
+        (&b""[..], "the body is empty: expected JSON"),
+        (b" \n", "the body is empty: expected JSON"),
         (br#"[{"rank":7,"step":1,"allocated_bytes":1}"#, "EOF"),
         (br#"{"rank":7,"step":1,"allocated_bytes":"#, "allocated_bytes: EOF"),
         (br#"{"rank":7,"step":1,"allocated_bytes":1} x"#, "trailing characters"),
@@ -148,7 +149,10 @@ fn figures_out_of_range_are_refused_with_field_value_and_limit() {
         ("steps", "1000001", "1000001 is outside 1..=1000000"),
         ("peak_allocated_bytes", "-2", "-2 is outside 0..=9007199254740992"),
         ("total_bytes", "18446744073709551615", "18446744073709551615 is outside"),
-        ("free_bytes", "1e30", "1000000000000000000000000000000 is not an integer of 0..="),
+        ("free_bytes", "1e30", "1e30 is not an integer of 0..=9007199254740992"),
+        ("step", "1e300", "1e300 is not an integer of 0..=9007199254740992"),
+        ("step", "1e-300", "1e-300 is not an integer of 0..=9007199254740992"),
+        ("time", "1e300", "1e300 is outside 0..=253402300799"),
         ("rank", "1048576", "1048576 is outside 0..=1048575"),
         ("local_rank", "1048576", "1048576 is outside 0..=1048575"),
         ("world_size", "0", "0 is outside 1..=1048576"),
@@ -156,7 +160,19 @@ fn figures_out_of_range_are_refused_with_field_value_and_limit() {
         ("time", "-0.5", "-0.5 is outside 0..=253402300799"),
         ("step_seconds", "1e12", "1000000000000 is outside 0..=253402300799"),
         ("pid", "4194305", "4194305 is outside 0..=4194304"),
-        ("phase", r#""warm up""#, "the text is not made of letters, digits, '.', '_' and '-'"),
+        (
+            "phase",
+            r#""warm up""#,
+            "\"warm up\" is not made of letters, digits, '.', '_' and '-'",
+        ),
+        ("phase", r#""""#, "a text of 0 bytes is outside 1..=32 bytes"),
+        ("launch", r#""a b""#, "\"a b\" is not made of letters, digits, '.', '_', ':' and '-'"),
+        // The number of a process is never repeated.
+        (
+            "instance",
+            r#""c0ffee""#,
+            "a text of 6 bytes is not made of 16 lower-case hexadecimal digits",
+        ),
         ("run", r#""""#, "a text of 0 bytes is outside 1..=128 bytes"),
         ("run", &long, "a text of 129 bytes is outside 1..=128 bytes"),
         ("run", r#""a\nb""#, r#""a\nb" contains a control character"#),

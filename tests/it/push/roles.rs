@@ -69,7 +69,7 @@ fn end(rank: Option<u64>, instance: Option<&str>) -> Value {
     json!({"rank": rank, "instance": instance, "outcome": "completed"})
 }
 
-/// What only an admin may do: path and body.
+/// The requests that only an admin may make: path and body.
 fn admin_requests() -> Vec<(&'static str, Value)> {
     let ack = json!({"rank": 0, "kind": "HIGH_PRESSURE", "for_seconds": 60, "reason": "known"});
     vec![

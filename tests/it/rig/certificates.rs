@@ -30,7 +30,7 @@ pub struct Pair {
     pub key: String,
 }
 
-/// When a certificate is valid.
+/// The time in which a certificate is valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Now,

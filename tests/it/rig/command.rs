@@ -30,7 +30,7 @@ impl Ended {
         self.out
     }
 
-    /// Its output as JSON, if it succeeded.
+    /// The output as JSON, if it succeeded.
     #[track_caller]
     pub fn json(self) -> Value {
         let out = self.done();

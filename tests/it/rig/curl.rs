@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-/// What curl came to.
+/// The result of a run of curl.
 #[derive(Debug)]
 pub struct Curled {
-    /// Its exit code: 60 where it does not trust the server's certificate.
+    /// The exit code: 60 where curl does not trust the server's certificate.
     pub code: i32,
     /// The status of the answer; 0 without one.
     pub status: u16,

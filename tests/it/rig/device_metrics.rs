@@ -3,7 +3,7 @@
 use crate::rig::exporter::Exporter;
 use crate::rig::series::Metrics;
 
-/// How often NVML answered with this code.
+/// The number of times that NVML answered with this code.
 pub fn errors(metrics: &Metrics, code: &str) -> f64 {
     let series = format!("stepmem_nvml_errors_total{{code=\"{code}\"}}");
     metrics.get(&series).copied().unwrap_or_default()
@@ -20,14 +20,14 @@ pub fn attributed(metrics: &Metrics, uuid: &str) -> Option<f64> {
     Some(used(metrics, uuid)? - metrics.get(&beyond)?)
 }
 
-/// How the exporter sees the processes of a device.
+/// The way in which the exporter attributes the processes of a device.
 pub fn attribution<'a>(metrics: &'a Metrics, uuid: &str) -> Option<&'a str> {
     let start = format!("stepmem_device_info{{uuid=\"{uuid}\"");
     let info = metrics.keys().find(|series| series.starts_with(&start))?;
     Some(info.split_once("attribution=\"")?.1.trim_end_matches("\"}"))
 }
 
-/// Whether anything is known of any device.
+/// Returns whether anything is known of any device.
 pub fn has_device(metrics: &Metrics) -> bool {
     let is_of_device = |series: &String| {
         ["stepmem_device_", "stepmem_process_"].iter().any(|start| series.starts_with(start))
@@ -35,12 +35,12 @@ pub fn has_device(metrics: &Metrics) -> bool {
     metrics.keys().any(is_of_device)
 }
 
-/// Whether NVML answers; `None` while it is not asked.
+/// The metric `stepmem_nvml_up`, 1 while NVML answers; `None` while it is not asked.
 pub fn up(metrics: &Metrics) -> Option<f64> {
     metrics.get("stepmem_nvml_up").copied()
 }
 
-/// How often the log has said that NVML fails and that it answers again.
+/// The number of log lines that NVML fails, and of those that it answers again.
 pub fn logged(exporter: &Exporter) -> (usize, usize) {
     (exporter.logged("WARN", "NVML: "), exporter.logged("INFO", "NVML answers again"))
 }

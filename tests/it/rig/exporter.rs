@@ -133,7 +133,7 @@ impl Exporter {
         Self { child, web: unknown, push: unknown, log, reader: Some(reader), marker }
     }
 
-    /// Where it listens for `what`, by its log so far.
+    /// The address at which it listens for `what`, by its log so far.
     fn address(&self, what: &str) -> Option<SocketAddr> {
         self.log.entries.lock().unwrap().iter().find_map(|entry| {
             let fields = entry.get("fields")?;
@@ -269,7 +269,7 @@ impl Exporter {
         samples(&answer.body)
     }
 
-    /// One sample; `None` when it is absent.
+    /// A sample; `None` when it is absent.
     pub fn metric(&self, series: &str) -> Option<f64> {
         self.scrape().get(series).copied()
     }
@@ -315,7 +315,8 @@ impl Exporter {
         }
     }
 
-    /// How many lines of this level it has logged until now whose fields contain `part`.
+    /// The number of lines of this level that it has logged until now whose fields contain
+    /// `part`.
     pub fn logged(&self, level: &str, part: &str) -> usize {
         let is_it = |entry: &&Value| {
             entry["level"] == level && entry["fields"].to_string().contains(part)

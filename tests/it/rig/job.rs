@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rig::noise::noise;
 use crate::rig::units::{GIB, MIB, float};
 
-/// When jobs begin, as a Unix time.
+/// The Unix time when jobs begin.
 pub const START: u64 = 1_764_000_000;
 
 /// Names that a writer of exposition or a reader of it may stumble over.
@@ -20,7 +20,7 @@ pub const HOSTILE_NAMES: [&str; 6] = [
     "a}b{c",
 ];
 
-/// One record as JSON text: a rank's step with live memory, and never more within the step.
+/// A record as JSON text: a rank's step with live memory, and never more within the step.
 pub fn record(rank: u32, step: u64, allocated: u64) -> String {
     format!(
         r#"{{"rank":{rank},"step":{step},"allocated_bytes":{allocated},"peak_allocated_bytes":{allocated}}}"#

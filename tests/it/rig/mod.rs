@@ -4,6 +4,7 @@
 pub mod access;
 pub mod answers;
 pub mod certificates;
+pub mod claims;
 pub mod command;
 pub mod curl;
 pub mod device_metrics;

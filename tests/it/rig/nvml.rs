@@ -20,11 +20,11 @@ use crate::rig::units::GIB;
 /// A call that the driver obeys instead of answering.
 #[derive(Clone, Copy)]
 pub enum Order {
-    /// It returns this `nvmlReturn_t`.
+    /// The call returns this `nvmlReturn_t`.
     Code(u32),
-    /// It blocks until the scenario changes.
+    /// The call blocks until the scenario changes.
     Hang,
-    /// It takes this many milliseconds.
+    /// The call takes this many milliseconds.
     Delay(u64),
 }
 
@@ -171,7 +171,7 @@ impl Gpu {
         self.with("mig", slots.collect::<Vec<_>>())
     }
 
-    /// It could be divided and is not.
+    /// Makes it a device that could be divided and is not.
     pub fn mig_capable(self) -> Self {
         self.with("mig_capable", true)
     }
@@ -210,7 +210,7 @@ fn rows(processes: &[ProcessRow]) -> Vec<Value> {
 /// A round that takes longer than this counts as one that hangs.
 pub const HANGS_AFTER: [&str; 2] = ["--nvml.timeout", "200ms"];
 
-/// Where a poller runs.
+/// The namespace that a poller runs in.
 #[derive(Clone, Copy)]
 pub enum Namespace {
     Host,
@@ -271,7 +271,7 @@ impl FakeNvml {
         fs::remove_file(self.beside_library(".calls")).unwrap();
     }
 
-    /// How often the library was called by this name.
+    /// The number of calls of the library by this name.
     pub fn n_calls(&self, symbol: &str) -> usize {
         let calls = fs::read_to_string(self.beside_library(".calls")).unwrap();
         calls.lines().filter(|line| *line == symbol).count()

@@ -16,7 +16,7 @@ pub fn samples(text: &str) -> Metrics {
         .collect()
 }
 
-/// Whether a family has a sample.
+/// Returns whether a family has a sample.
 pub fn has_family(metrics: &Metrics, name: &str) -> bool {
     metrics.keys().any(|series| {
         let of = series.split('{').next().unwrap();

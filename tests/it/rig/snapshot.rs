@@ -21,7 +21,7 @@ pub fn page(arguments: &[&str]) -> String {
     stepmem(&[&["snapshot"], arguments].concat(), &[], b"").done()
 }
 
-/// What `stepmem snapshot` answers in JSON.
+/// The answer of `stepmem snapshot` in JSON.
 #[track_caller]
 pub fn answer(arguments: &[&str]) -> Value {
     let page = page(arguments);

@@ -2,10 +2,13 @@
 //! optimizer's state, and whatever a test adds to a step.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 
 use stepmem_snapshot::{
     Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State, write,
 };
+
+use crate::rig::folder::{Folder, text};
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
@@ -16,7 +19,7 @@ const N_LAYERS: usize = 2;
 const OPTIMIZER: (&str, u64, &str) =
     ("/venv/site-packages/torch/optim/adam.py", 178, "_init_group");
 
-/// Where the job allocates.
+/// The lines at which the job allocates.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines {
     /// The line that makes weights.
@@ -43,7 +46,7 @@ pub struct Job {
     pub deletes_output: bool,
     /// Set when gradients are dropped after the forward pass, not after the update.
     pub drops_gradients_late: bool,
-    /// Whether the file has marks of the optimizer's updates.
+    /// Set when the file has marks of the optimizer's updates.
     is_marked: bool,
     live: BTreeMap<u64, Block>,
     /// Addresses that are free, by size.
@@ -223,4 +226,36 @@ impl Job {
         let n_events = self.snapshot.events.len();
         Device { index: 0, segments: segments.collect(), events: (0, n_events) }
     }
+}
+
+/// The states of a job at the end of each of its steps; `keep` does what a test adds to a step.
+pub fn states(n_steps: u64, mut keep: impl FnMut(&mut Job, u64)) -> Vec<Vec<u8>> {
+    let mut job = Job::new(4, false);
+    let mut states = Vec::new();
+    for step in 0..n_steps {
+        job.step(|job| keep(job, step));
+        states.push(job.state());
+    }
+    states
+}
+
+/// A list that grows in each so-many-th step from one on.
+pub fn list(n_steps: u64, from: u64, every: u64) -> Vec<Vec<u8>> {
+    states(n_steps, |job, step| {
+        if step >= from && (step - from).is_multiple_of(every) {
+            job.make(768 * KIB, job.lines.keep);
+        }
+    })
+}
+
+/// Writes files; returns their paths.
+pub fn files(folder: &Folder, states: &[Vec<u8>]) -> Vec<String> {
+    (0..)
+        .zip(states)
+        .map(|(number, bytes)| {
+            let path = text(&folder.path(&format!("state{number}.pickle")));
+            fs::write(&path, bytes).unwrap();
+            path
+        })
+        .collect()
 }

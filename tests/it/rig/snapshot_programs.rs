@@ -6,17 +6,17 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::rig::noise::Noise;
 use crate::rig::snapshot_job::{Job, KIB};
 
-/// What a recording of a program can show.
+/// The truth about a program, as far as a recording can show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
     Leaks,
-    /// It ends, or has a bound that the recording shows.
+    /// Growth ends, or has a bound that the recording shows.
     Healthy,
-    /// It has a bound that it has not reached at the end: nothing tells it from a leak.
+    /// Growth has a bound that it has not reached at the end: nothing tells it from a leak.
     NotFullYet,
 }
 
-/// What becomes of the memory of a line. Steps count from the recording's first.
+/// The fate of the memory of a line. Steps count from the recording's first.
 #[derive(Clone, Copy, Debug)]
 enum Habit {
     /// Each so-many-th step keeps some, and frees the rest some steps later.
@@ -41,11 +41,11 @@ enum Habit {
     Emptied { every: u64 },
     /// Emptied now and then.
     EmptiedBy { percent: usize },
-    /// One for each of so many keys, which comes again by chance and is replaced.
+    /// A block for each of so many keys, which comes again by chance and is replaced.
     Memo { n_keys: usize },
-    /// One in each so-many-th step until so many are there.
+    /// A block in each so-many-th step until so many are there.
     Fills { every: u64, length: usize },
-    /// One for each of so many keys, which come by chance.
+    /// A block for each of so many keys, which come by chance.
     Keys { n_keys: usize },
     /// The best so many, by chance.
     Best { length: usize },
@@ -62,7 +62,7 @@ struct Activity {
     noise: u64,
 }
 
-/// What an activity holds.
+/// The blocks that an activity holds.
 #[derive(Default)]
 struct Held {
     /// Addresses and the steps that free them.
@@ -227,7 +227,7 @@ fn leaking(noise: &mut Noise) -> (Habit, u64, Option<u64>) {
     }
 }
 
-/// What leaks nothing.
+/// A habit that leaks nothing, the steps of its recording, and the first of the habit.
 fn healthy(noise: &mut Noise) -> (Habit, u64, Option<u64>) {
     let mut upto = |least: u64, most: u64| least + number(noise.below(index(most - least + 1)));
     let older = |from: u64, is_older: u64| (is_older == 1).then_some(from);
@@ -278,7 +278,8 @@ fn healthy(noise: &mut Noise) -> (Habit, u64, Option<u64>) {
     }
 }
 
-/// What has a bound that it has not reached.
+/// A habit with a bound that it has not reached, the steps of its recording, and the first of
+/// the habit.
 fn unfilled(noise: &mut Noise) -> (Habit, u64, Option<u64>) {
     let mut upto = |least: u64, most: u64| least + number(noise.below(index(most - least + 1)));
     let (from, n_made) = (upto(0, 12), upto(4, 30));

@@ -23,7 +23,7 @@ pub struct Victim {
     before_bytes: u64,
 }
 
-/// What became of legitimate pushes.
+/// The fate of legitimate pushes.
 #[derive(Debug, Default)]
 pub struct Pushes {
     pub n_pushes: u64,
@@ -46,7 +46,7 @@ impl Pushes {
     }
 }
 
-/// What an attack came to.
+/// The result of an attack.
 #[derive(Debug)]
 pub struct Outcome {
     pub grown_bytes: u64,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Time after which something that is awaited counts as hanging: far beyond what a busy machine needs.
 pub const DEADLINE: Duration = Duration::from_mins(5);
 
-/// How often it is looked whether what is awaited has come.
+/// The time from one look for what is awaited to the next.
 pub const LOOK: Duration = Duration::from_millis(2);
 
 /// Looks again and again until `is_so`.

@@ -13,7 +13,7 @@ use crate::rig::folder::Folder;
 use crate::rig::http::{JSON, connect, converse, head};
 use crate::rig::job::{Job, record};
 
-/// As many connections as a listener holds.
+/// The number of connections that a listener holds.
 const CONNECTIONS: usize = 250;
 
 /// The most memory that 250 connections may take, in bytes: each up to a record that is not whole, and what waits to be sent.

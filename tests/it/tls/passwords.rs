@@ -12,6 +12,7 @@ use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::http::{JSON, head, request};
 use crate::rig::job::record;
+use crate::rig::refusals::check_problem;
 use crate::rig::wait::{DEADLINE, await_true};
 
 #[test]
@@ -24,7 +25,7 @@ fn page_and_pushes_need_a_user_and_probes_do_not() {
         exporter.get(path, &[("authorization", &shown)]).status
     };
     let refused = exporter.get("/metrics", &[]);
-    assert_eq!(refused.status, 401);
+    check_problem(&refused, 401, "send those of a user of --web.config.file");
     assert_eq!(refused.header("www-authenticate"), "Basic realm=\"stepmem\"");
     for shown in ["scraper:wrong", "scraper:", "other:correct: horse", ":", "scraper"] {
         assert_eq!(get("/metrics", shown), 401, "{shown}");

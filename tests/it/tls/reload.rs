@@ -12,7 +12,7 @@ use crate::rig::json::has;
 use crate::rig::peers::run_peer;
 use crate::rig::wait::{DEADLINE, await_true};
 
-/// How often the file was read again with this result.
+/// The number of times that the file was read again with this result.
 fn reloads(client: &TlsClient, exporter: &Exporter, result: &str) -> u64 {
     let text = client.get(exporter.web, "/metrics", &[]).body;
     let series = format!("stepmem_web_config_reloads_total{{result=\"{result}\"}} ");

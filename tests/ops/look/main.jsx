@@ -1,4 +1,4 @@
-// Draws one dashboard from the results of its queries (live.py --dump), with Grafana's theme, units, colours and components.
+// Draws one dashboard from the results of its queries (live.py --dump), with Grafana's theme, units, colors and components.
 // @grafana/ui does not have state timelines, heat maps and histograms; they are drawn here like Grafana's.
 import React from "react";
 import { createRoot } from "react-dom/client";
@@ -23,7 +23,7 @@ const timeRange = { from: dateTime(from), to: dateTime(until), raw: { from: date
 const legendOf = (format, labels) =>
   format === "__auto" ? Object.values(labels)[0] ?? "" : format.replace(/\{\{(\w+)\}\}/g, (_, name) => labels[name] ?? "");
 
-// A field with Grafana's display, its unit, colour and overrides as Grafana applies them.
+// A field with Grafana's display, its unit, color and overrides as Grafana applies them.
 function fieldOf(panel, name, values, idx) {
   const config = structuredClone(panel.fieldConfig.defaults);
   for (const { matcher, properties } of panel.fieldConfig.overrides) {
@@ -92,9 +92,9 @@ function Bars({ panel, width, height }) {
 function Spans({ panel, width, height }) {
   const all = fieldsOf(panel);
   if (!all.length) return <Nothing panel={panel} />;
-  const labelled = 210;
+  const labeled = 210;
   const rowHeight = Math.min(34, (height - 24) / all.length);
-  const x = (time) => labelled + ((time - from) / (until - from)) * (width - labelled - 8);
+  const x = (time) => labeled + ((time - from) / (until - from)) * (width - labeled - 8);
   const isHistory = panel.type === "heatmap";
   const heat = (value) => {
     const { min, max } = panel.options.color;
@@ -113,7 +113,7 @@ function Spans({ panel, width, height }) {
         }
         return (
           <g key={row} transform={`translate(0 ${row * rowHeight})`}>
-            <text x={labelled - 8} y={rowHeight / 2 + 4} textAnchor="end" fill={theme.colors.text.primary}>{name}</text>
+            <text x={labeled - 8} y={rowHeight / 2 + 4} textAnchor="end" fill={theme.colors.text.primary}>{name}</text>
             {spans.map(({ start, end, value }, idx) => {
               const display = field.display(value);
               const wide = Math.max(2, x(Math.min(end + (isHistory ? 0 : 1000), until)) - x(start));

@@ -23,7 +23,7 @@ pub struct Balance {
     pub ranks: Vec<RankBalance>,
 }
 
-/// One rank against the others.
+/// A rank against the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankBalance {
     pub rank: Rank,
@@ -34,7 +34,7 @@ pub struct RankBalance {
 }
 
 impl Balance {
-    /// One rank against the others.
+    /// A rank against the others.
     pub fn of(&self, rank: Rank) -> Option<&RankBalance> {
         let idx = self.ranks.binary_search_by_key(&rank, |own| own.rank).ok()?;
         self.ranks.get(idx)
@@ -42,7 +42,7 @@ impl Balance {
 }
 
 /// Returns a rank's peak of live memory by one of the two bases that ranks are weighed by.
-pub fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
+pub(crate) fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
     match basis {
         Basis::Allocated => view.recent_peak_allocated,
         Basis::HighWater => view.high_water_allocated,
@@ -53,7 +53,7 @@ pub fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
 /// Compares the ranks of a run by their recent peaks of allocated memory, or by their
 /// high-water marks where more ranks know those. `None` for fewer than two ranks with a peak,
 /// or a median of 0.
-pub fn balance<'v, 'a: 'v>(
+pub(crate) fn balance<'v, 'a: 'v>(
     ranks: &(impl Iterator<Item = &'v (Rank, RankView<'a>)> + Clone),
 ) -> Option<Balance> {
     let peaks_by = |basis| -> Vec<(Rank, f64)> {

@@ -16,7 +16,7 @@ const NAMED_RATIO_MIN: f64 = 0.1;
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChildrenFigures {
-    /// Those that `multiprocessing` started; absent where they do not grow.
+    /// Processes that `multiprocessing` started; absent where they do not grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<GroupFigures>,
     /// The others; absent where they do not grow.

@@ -8,7 +8,7 @@ use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::{Signal, Stage};
 
 /// Live memory grows, and would reach the capacity.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "MEMORY CREEP",
     mark: 'C',
     help: "Live tensor memory at the end of the step (in the GPU's memory, or in the host's where there is no GPU), or \
@@ -23,7 +23,7 @@ pub const ABOUT: About = About {
 };
 
 /// Host memory grows, and would reach the limit.
-pub const HOST: About = About {
+pub(crate) const HOST: About = About {
     title: "MEMORY CREEP (host)",
     mark: 'H',
     help: "Host memory of a rank on a device (anonymous and shared, no pages of files) grows steadily and has used \
@@ -39,7 +39,7 @@ pub const HOST: About = About {
 };
 
 /// Judges live memory that creeps.
-pub fn judge(
+pub(crate) fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
@@ -47,7 +47,7 @@ pub fn judge(
 }
 
 /// Judges host memory that creeps, of the rank, of its child processes, in `/dev/shm` or of its container.
-pub fn judge_host(
+pub(crate) fn judge_host(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {

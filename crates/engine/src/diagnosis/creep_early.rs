@@ -8,7 +8,7 @@ use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::{Signal, Stage};
 
 /// Live memory grows, and has not yet eaten enough of the headroom to page.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "MEMORY RISING",
     mark: 'e',
     help: "Live tensor memory at the end of the step (in the GPU's memory, or in the host's where there is no GPU), or \
@@ -22,7 +22,7 @@ pub const ABOUT: About = About {
 };
 
 /// Host memory grows, and has not yet eaten enough of the headroom to page.
-pub const HOST: About = About {
+pub(crate) const HOST: About = About {
     title: "MEMORY RISING (host)",
     mark: 'h',
     help: "Host memory of a rank on a device, or of the child processes of any rank, or what is in /dev/shm, grows steadily; it has not yet used enough of the headroom to be \
@@ -36,7 +36,7 @@ pub const HOST: About = About {
 };
 
 /// Judges live memory that rises.
-pub fn judge(
+pub(crate) fn judge(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
@@ -44,7 +44,7 @@ pub fn judge(
 }
 
 /// Judges host memory that rises.
-pub fn judge_host(
+pub(crate) fn judge_host(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {

@@ -31,6 +31,7 @@ pub(super) fn empty_search() -> EmptySearch {
     EmptySearch {
         step: Some(count(700)),
         is_complete: true,
+        saw_growth: Some(true),
         objects_read: Some(count(4_810)),
         objects_met: Some(count(5_363)),
         lines: Some(search()),

@@ -5,7 +5,7 @@ use crate::diagnosis::trend_figures::TrendFigures;
 use stepmem_types::claims::{Sentence, Statement};
 
 /// The figures behind a finding, as people and summaries read them.
-pub trait Figures {
+pub(crate) trait Figures {
     /// Returns the evidence in one sentence without a full stop.
     fn sentence(&self) -> Sentence;
 

@@ -8,6 +8,10 @@ use stepmem_detect::{Axis, Config, Outlook, Signal};
 use stepmem_types::site::{Fill, TensorHolder};
 
 /// The limits within which an end withholds a page.
+///
+/// They are not the detector's, which asks whether memory grows: these ask how well the report on
+/// one object agrees with growth that is shown. Whether the rest grows is asked with the
+/// detector's own share and horizon ([`Rest::creeps`]).
 struct Limits {
     /// The holder explains this share of the growth since its onset, or more.
     explained_min: f64,
@@ -19,6 +23,8 @@ struct Limits {
     /// The largest growth on the host that is still the holder's, as a multiple of its own: the
     /// C library takes more for each item than that asked for.
     overhead_max: f64,
+    /// The end may come later than reported by this share of the steps until then.
+    end_within: f64,
 }
 
 /// The limits of an end that did not withhold the page when last evaluated.
@@ -27,6 +33,7 @@ const TO_BEGIN: Limits = Limits {
     explained_max: 1.25,
     item_bytes_within: 0.1,
     overhead_max: 1.3,
+    end_within: 0.02,
 };
 /// The limits of an end that did withhold it: what hovers around a limit is not paged again and
 /// again.
@@ -35,15 +42,14 @@ const TO_GO_ON: Limits = Limits {
     explained_max: 1.3,
     item_bytes_within: 0.15,
     overhead_max: 1.35,
+    end_within: 0.02,
 };
+
 impl Limits {
     fn of(held: HeldView<'_>) -> &'static Self {
         if held.is_withheld { &TO_GO_ON } else { &TO_BEGIN }
     }
 }
-
-/// The end may come later than reported by this share of the steps until then.
-const END_WITHIN: f64 = 0.02;
 
 /// The end of growth whose holder has a bound. It is exactly as true as the process' report.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
@@ -114,7 +120,7 @@ impl Filling {
     }
 
     /// Returns whether it is sure that the holder takes more than there is.
-    pub fn is_too_large(&self) -> bool {
+    pub(crate) fn is_too_large(&self) -> bool {
         self.doubt == Some(FillingDoubt::DoesNotFit)
     }
 
@@ -126,7 +132,8 @@ impl Filling {
         signal: Signal,
         measured: &Measured,
     ) -> bool {
-        let rise = || rank.detectors.of(signal).rise_since(signal, measured.ends_by());
+        let within = Limits::of(rank.site.held(signal)).end_within;
+        let rise = || rank.detectors.of(signal).rise_since(signal, measured.ends_by(within));
         let grows_on =
             || rise().is_some_and(|rise| rise >= rank.detectors.own().config().growth_min);
         measured.is_full() || (self.full_in_steps <= 0.0 && grows_on())
@@ -229,9 +236,10 @@ impl Measured {
         (self.to_come_bytes - self.bytes_per_step * steps).max(0.0)
     }
 
-    /// Returns the step by which it is full at the latest, as far as its rate is known.
-    fn ends_by(&self) -> f64 {
-        self.full_at + END_WITHIN * (self.full_at - self.step)
+    /// Returns the step by which it is full at the latest: `within` this share of the steps until
+    /// then, as far as its rate is known.
+    fn ends_by(&self, within: f64) -> f64 {
+        self.full_at + within * (self.full_at - self.step)
     }
 
     fn is_full(&self) -> bool {
@@ -263,7 +271,8 @@ struct Rest {
 
 impl Rest {
     /// Returns whether it has used as much of what is `left` as creep, which it would use up
-    /// within the horizon of creep.
+    /// within the horizon of creep. The factors by which the detector asks for more in a short
+    /// window, or of some memory, do not apply: a doubt lets a page through.
     fn creeps(&self, left: f64, seconds_per_step: Option<f64>, config: &Config) -> bool {
         let share_ratio = self.growth_bytes / (self.growth_bytes + left);
         let is_near = |pace: f64| left / self.bytes_per_step * pace <= config.horizon_seconds;

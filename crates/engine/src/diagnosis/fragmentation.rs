@@ -15,12 +15,12 @@ use stepmem_types::units::Bytes;
 
 /// The unused share of reserved memory at its peak that is worth a word: half, TraceML's
 /// reserved by allocated of 2.
-pub const RATIO_INFO: f64 = 0.50;
+pub(crate) const RATIO_INFO: f64 = 0.50;
 /// Reserved memory below this share of the capacity is not worth a word.
-pub const PRESSURE_MIN: f64 = 0.30;
+pub(crate) const PRESSURE_MIN: f64 = 0.30;
 
 /// Reserved memory grows, or is large, without live memory to fill it.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "FRAGMENTATION",
     mark: 'F',
     help: "The allocator reserves ever more memory that no larger batch explains (judged like creep); info when \
@@ -34,7 +34,7 @@ pub const ABOUT: About = About {
 };
 
 /// Memory that the allocator holds without use.
-pub type FragmentationEvidence = GrowthOr<UnusedEvidence>;
+pub(crate) type FragmentationEvidence = GrowthOr<UnusedEvidence>;
 
 /// Reserved memory that was never live at once.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -52,7 +52,7 @@ pub struct UnusedEvidence {
 }
 
 /// Judges reserved memory that creeps, or is large.
-pub fn judge(
+pub(crate) fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, FragmentationEvidence)> {

@@ -13,7 +13,7 @@ use stepmem_types::claims::{Claim, Sentence, Statement};
 const LOST_CODES: [&str; 3] = ["gpu_is_lost", "gpu_not_found", "reset_required"];
 
 /// A device no longer answers.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "GPU LOST",
     mark: 'L',
     help: "A device that was seen answers NVML only that it is lost (it fell off the bus), gone, or must be reset.",
@@ -34,7 +34,7 @@ pub struct GpuLostEvidence {
 }
 
 /// Judges a device that answers with an error.
-pub fn judge(
+pub(crate) fn judge(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, GpuLostEvidence)> {

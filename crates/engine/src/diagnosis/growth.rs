@@ -28,7 +28,7 @@ pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
 /// Returns the signals of host memory beside a rank's own figures, in the order in which they are
 /// judged. What is in `/dev/shm` may be mapped by the process, and count as its own memory, too:
 /// where that grows, only what fills first is judged.
-pub fn host_signals(subject: &Subject<'_, '_>) -> impl Iterator<Item = Signal> {
+pub(crate) fn host_signals(subject: &Subject<'_, '_>) -> impl Iterator<Item = Signal> {
     let growing = |signal| {
         let outlook = subject.rank()?.outlook(signal)?;
         outlook.is_growing().then(|| outlook.seconds_at_newest.unwrap_or(f64::INFINITY))
@@ -46,7 +46,7 @@ pub fn host_signals(subject: &Subject<'_, '_>) -> impl Iterator<Item = Signal> {
 const RESUMED_SECONDS: f64 = 3600.0;
 
 /// Judges the memory of a container that creeps while that of none of its ranks does.
-pub fn creeping_container(
+pub(crate) fn creeping_container(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
@@ -75,7 +75,7 @@ fn is_soon(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>, outlook: &Outl
 /// Judges a signal that creeps. It is critical when its time to OOM is short or live memory is
 /// near the capacity, else a warning. It is info once its growth has ended, while its holder is
 /// filling up and will fit, and while the run clearly ends before.
-pub fn creeping(
+pub(crate) fn creeping(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
     signal: Signal,
@@ -94,13 +94,12 @@ pub fn creeping(
     figures.is_full = figures.is_level()
         && pressure::of_signal(subject, signal)
             .any(|pressure| pressure.ratio >= input.thresholds.pressure_warning);
-    let ends = figures.ends();
-    let severity = match trend.is_growing() && !ends {
+    let severity = match trend.is_growing() && !figures.ends() {
         false => Severity::Info,
         true if is_soon || (is_full && !has_resumed) => figures.lowered(Severity::Critical),
         true => figures.lowered(Severity::Warning),
     };
-    Some((severity, if ends { Box::new(figures.without_eta()) } else { figures }))
+    Some((severity, figures))
 }
 
 /// The advice for growth that has ended.
@@ -475,7 +474,7 @@ impl Figures for TrendFigures {
             || self.malloc.as_ref().filter(|of| of.is_freed()).map(MallocFigures::advice);
         let searched = || {
             let search = self.searched.as_ref()?;
-            Some(site_words::without_tensors(search, self.is_on_host))
+            site_words::without_tensors(search, self.is_on_host)
         };
         let known = seen.advice().or_else(freed).or_else(searched);
         known.or_else(|| self.advice_without_steps())

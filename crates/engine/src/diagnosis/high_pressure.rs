@@ -24,7 +24,7 @@ use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Count};
 
 /// A peak is near the capacity.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "HIGH PRESSURE",
     mark: 'P',
     help: "The recent peak of allocated or reserved memory, or what is in use on the device, is near the \
@@ -40,7 +40,7 @@ pub const ABOUT: About = About {
 };
 
 /// Host memory is near its limit.
-pub const HOST: About = About {
+pub(crate) const HOST: About = About {
     title: "HIGH PRESSURE (host)",
     mark: 'Q',
     help: "What the process of a rank on a device holds of the host's memory is near the limit of its control \
@@ -60,6 +60,7 @@ pub const HOST: About = About {
     reason = "keys of JSON that are absent unless they are set"
 )]
 pub struct PressureEvidence {
+    /// The share of the capacity that the peak takes.
     pub pressure_ratio: f64,
     /// Set when it is host memory.
     #[serde(default, skip_serializing_if = "Not::not")]
@@ -72,6 +73,7 @@ pub struct PressureEvidence {
     pub is_of_container: bool,
     /// The memory that the peak is of.
     pub basis: Basis,
+    /// The limit that binds, in bytes.
     pub capacity_bytes: u64,
     /// The origin of the capacity, where that is a limit of the process's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,7 +91,7 @@ pub struct PressureEvidence {
     /// Set while live memory itself is that full and known to be level: only a change helps.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_level: bool,
-    /// What was taken at the start and has been level since, where the pressure is of that.
+    /// Bytes that were taken at the start and are level since, where the pressure is of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_at_start_bytes: Option<u64>,
     /// The unit that the rank counts, where that is not steps.
@@ -130,7 +132,7 @@ const PRIVATE_POOLS_ADVICE: &str = "Private pools serve nothing but their own CU
      capture fewer shapes.";
 
 /// The advice for pressure on the host.
-pub const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
+pub(crate) const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
      sequence length; or give the job more memory.";
 
 /// The advice for pressure on a program that takes no steps.
@@ -142,7 +144,7 @@ const UNIFIED_ADVICE: &str = "Reduce the load of either side, since device and h
      DataLoader workers, data sets and caches in memory.";
 
 /// The advice for growth that has ended where the host's memory is full.
-pub const HOST_FULL_ADVICE: &str = "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or reduce the host's \
+pub(crate) const HOST_FULL_ADVICE: &str = "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or reduce the host's \
      memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory.";
 
 /// The advice for memory that was taken at the start and is level.
@@ -178,7 +180,7 @@ pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option
 /// Judges the pressures of a subject: the severest counts, and of several the highest. What
 /// fills up and will not fit is a warning ahead of time. What was taken at the start and is level
 /// is told, and no more.
-pub fn judge(
+pub(crate) fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, PressureEvidence)> {
@@ -226,7 +228,7 @@ pub fn judge(
     Some((severity, evidence))
 }
 
-/// Returns what grades a pressure of a subject, with hysteresis.
+/// Returns the function that grades a pressure of a subject, with hysteresis.
 fn grade(
     thresholds: &Thresholds,
     subject: &Subject<'_, '_>,
@@ -247,7 +249,7 @@ fn grade(
 }
 
 /// Judges host memory against its limit.
-pub fn judge_host(
+pub(crate) fn judge_host(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, PressureEvidence)> {
@@ -281,7 +283,8 @@ fn of_rank(rank: &RankView<'_>) -> Option<f64> {
     never_live_ratio(rank.recent_reserved?, live, rank.capacity?)
 }
 
-/// Returns what a rank's allocator holds for private pools, where that is much of the capacity.
+/// Returns the bytes that a rank's allocator holds for private pools, where they are much of
+/// the capacity.
 pub fn private_pools_bytes(rank: &RankView<'_>) -> Option<u64> {
     let last = rank.last_train?;
     // They are a part of what is reserved: a larger figure is none.

@@ -14,10 +14,10 @@ use stepmem_types::format::units::{bytes, percent};
 /// Skew is noise on a device that is nearly empty: a warning needs this pressure of the rank…
 pub const PRESSURE_WARNING_MIN: f64 = 0.30;
 /// …and a critical finding this one.
-pub const PRESSURE_CRITICAL_MIN: f64 = 0.50;
+pub(crate) const PRESSURE_CRITICAL_MIN: f64 = 0.50;
 
 /// A rank stands out from the others of its run.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "IMBALANCE",
     mark: 'I',
     help: "The recent peak of allocated memory of the rank is well above the median of the other ranks, \
@@ -54,7 +54,7 @@ fn recent() -> Basis {
 }
 
 /// Judges a rank against the others of its run.
-pub fn judge(
+pub(crate) fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, ImbalanceEvidence)> {

@@ -82,7 +82,7 @@ impl<'a> RunInput<'a> {
     }
 }
 
-/// One subject of the diagnosis input, and how one diagnosis held for it the last time.
+/// A subject of the diagnosis input, and how one diagnosis held for it the last time.
 /// Findings are released later than they are raised.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a, 's> {
@@ -195,15 +195,17 @@ impl<'a> Subject<'a, '_> {
         let figures = figures.without_bystander();
         let is_in_memory = is_on_host && outlook.signal != Signal::Shm;
         let rank = self.rank().filter(|_| is_in_memory && !figures.is_level());
-        Box::new(match rank.and_then(|rank| Some((rank, rank.container?))) {
+        let figures = match rank.and_then(|rank| Some((rank, rank.container?))) {
             Some((rank, container)) => {
                 figures.in_container(&container, rank.end(outlook.signal).as_ref())
             }
             None => figures,
-        })
+        };
+        // What fills up, and fits, never runs out of memory.
+        Box::new(if figures.ends() { figures.ending(None) } else { figures })
     }
 
-    /// Returns what the steps of the subject are.
+    /// Returns the unit of the subject's steps.
     pub fn unit(&self) -> StepUnit {
         self.rank().map_or(StepUnit::Steps, |rank| rank.identity.unit)
     }
@@ -249,11 +251,11 @@ impl<'a> Subject<'a, '_> {
 
 /// The margin by which a ratio must fall below its limit before a finding that held is
 /// released: no flapping around a limit.
-pub const RELEASE_MARGIN: f64 = 0.02;
+pub(crate) const RELEASE_MARGIN: f64 = 0.02;
 
 /// The severity of `value` against two limits; a severity that is active stays until `value` is
 /// [`RELEASE_MARGIN`] below its limit.
-pub fn graded(
+pub(crate) fn graded(
     value: f64,
     warning: f64,
     critical: f64,

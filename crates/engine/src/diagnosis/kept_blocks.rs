@@ -27,6 +27,7 @@ pub enum KeptState {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptBlocks {
+    /// The course of the number over the steps.
     pub state: KeptState,
     /// Blocks more with each step; absent of a rank by time, and where it is level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,12 +143,13 @@ impl KeptBlocks {
 /// keep one.
 fn per(rate: f64, unit: &str, is_over: bool) -> String {
     let (keeps, keep) = if is_over { ("kept", "kept") } else { ("keeps", "keep") };
-    if rate > 1.0 / (1.0 + WORDS_WITHIN) {
-        let n = rounded(rate);
-        let blocks = if n == "1" { "block" } else { "blocks" };
-        format!("each {unit} {keeps} {n} {blocks} more")
+    let (n, every) = (rounded(rate), rounded(1.0 / rate));
+    if n == "1" || every == "1" {
+        format!("each {unit} {keeps} 1 block more")
+    } else if rate > 1.0 {
+        format!("each {unit} {keeps} {n} blocks more")
     } else {
-        format!("every {} {unit}s {keep} 1 block more", rounded(1.0 / rate))
+        format!("every {every} {unit}s {keep} 1 block more")
     }
 }
 
@@ -186,6 +188,7 @@ mod tests {
             (1.4, "each step keeps 1.4 blocks more"),
             (2.5, "each step keeps 2.5 blocks more"),
             (0.96, "each step keeps 1 block more"),
+            (0.951, "each step keeps 1 block more"),
             (0.75, "every 1.3 steps keep 1 block more"),
             (0.4, "every 2.5 steps keep 1 block more"),
             (0.0662, "every 15 steps keep 1 block more"),

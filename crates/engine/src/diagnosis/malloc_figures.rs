@@ -96,7 +96,7 @@ impl MallocFigures {
 
     /// Returns the part of the growth between two readings that was freed, 0 to 1; `None` without
     /// two that are far enough apart.
-    pub fn freed_ratio(&self) -> Option<f64> {
+    pub(crate) fn freed_ratio(&self) -> Option<f64> {
         self.ratio_between(self.free_growth_bytes)
     }
 
@@ -176,7 +176,7 @@ impl MallocFigures {
 
 /// Returns whether an object was only seen to grow beside growth of host memory by `slope` bytes a
 /// step: it has next to nothing of that, and the rest was freed or is held elsewhere.
-pub fn is_bystander(
+pub(crate) fn is_bystander(
     holder: &TensorHolder,
     slope: Option<f64>,
     malloc: Option<&MallocFigures>,
@@ -190,7 +190,7 @@ pub fn is_bystander(
 }
 
 /// The advice for a heap with many small pieces that stay.
-pub const ADVICE: &str = "The program frees it, and small pieces that stay keep glibc from giving it back. Set MALLOC_MMAP_THRESHOLD_=131072 in its environment, or 32768 if its \
+pub(crate) const ADVICE: &str = "The program frees it, and small pieces that stay keep glibc from giving it back. Set MALLOC_MMAP_THRESHOLD_=131072 in its environment, or 32768 if its \
                       blocks are smaller, or preload jemalloc or tcmalloc.";
 
 /// The advice where most of it is in the arenas of threads.
@@ -199,6 +199,7 @@ const ADVICE_OF_THREADS: &str = "The program frees it, and glibc keeps it in the
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::examples::holder;
 
     fn figures(free: u64, grown: f64, growths: Option<(f64, f64, f64)>) -> MallocFigures {
         let of = |n: u64| Bytes::new(n << 20).unwrap();
@@ -231,6 +232,43 @@ mod tests {
         assert_eq!(words(160, 170.0, Some((1.0, 1.0, 0.0))).as_deref(), Some(level));
         assert_eq!(words(80, 170.0, None), None);
         assert_eq!(words(160, 170.0, Some((40.0, 10.0, 12.0))), None);
+    }
+
+    #[test]
+    fn growth_is_freed_from_a_half_on_of_4_mib_or_more() {
+        let between = |all, freed| figures(160, 400.0, Some((all, 0.0, freed)));
+        let is_freed = |freed| between(40.0, freed).is_freed();
+        assert_eq!((is_freed(20.0), is_freed(19.9)), (true, false));
+        let may_be = |free| figures(free, 170.0, None).is_freed();
+        assert_eq!((may_be(85), may_be(84)), (true, false));
+        let is_known = |all| between(all, 3.0).freed_ratio().is_some();
+        assert_eq!((is_known(4.0), is_known(3.99)), (true, false));
+        let is_told = |freed| between(40.0, freed).beside().is_some();
+        assert_eq!((is_told(4.0), is_told(3.99)), (true, false));
+        let is_of_threads = |threads: u64| {
+            let threads_bytes = Bytes::new(threads << 20).ok();
+            let of = MallocFigures { threads_bytes, ..figures(160, 170.0, None) };
+            of.advice().words().contains("MALLOC_ARENA_MAX")
+        };
+        assert_eq!((is_of_threads(180), is_of_threads(179)), (true, false));
+    }
+
+    #[test]
+    fn holder_of_next_to_nothing_is_a_bystander() {
+        let holder = |share: f64, keeps_more| TensorHolder {
+            bytes_per_step: share * 1000.0,
+            keeps_more,
+            fill: None,
+            ..holder()
+        };
+        let measured = |share| is_bystander(&holder(share, Some(false)), Some(1000.0), None);
+        assert_eq!((measured(0.0199), measured(0.0201)), (true, false));
+        let beside = |share, freed| {
+            let malloc = figures(160, 170.0, Some((40.0, 0.0, freed)));
+            is_bystander(&holder(share, None), Some(1000.0), Some(&malloc))
+        };
+        assert_eq!((beside(0.0999, 30.0), beside(0.1001, 30.0)), (true, false));
+        assert!(!beside(0.0999, 29.9));
     }
 
     #[test]

@@ -2,35 +2,35 @@
 //! judges. `figures` defines the evidence of a diagnosis, `input` its input. `growth`, `filling`,
 //! `pressure` and `balance` hold the figures that several of them share.
 
-pub mod balance;
-pub mod children_figures;
-pub mod creep_confirmed;
-pub mod creep_early;
+pub(crate) mod balance;
+pub(crate) mod children_figures;
+pub(crate) mod creep_confirmed;
+pub(crate) mod creep_early;
 #[cfg(test)]
 mod examples;
-pub mod figures;
-pub mod filling;
-pub mod fragmentation;
-pub mod gpu_lost;
-pub mod growth;
-pub mod growth_or;
-pub mod high_pressure;
-pub mod host_words;
-pub mod imbalance;
-pub mod input;
-pub mod kept_blocks;
-pub mod malloc_figures;
-pub mod names;
-pub mod out_of_memory;
-pub mod outside_allocator;
-pub mod phase_rising;
-pub mod plan;
-pub mod pressure;
-pub mod run_end;
-pub mod shm_figures;
-pub mod site_words;
-pub mod taken_at_start;
-pub mod trend_figures;
+pub(crate) mod figures;
+pub(crate) mod filling;
+pub(crate) mod fragmentation;
+pub(crate) mod gpu_lost;
+pub(crate) mod growth;
+pub(crate) mod growth_or;
+pub(crate) mod high_pressure;
+pub(crate) mod host_words;
+pub(crate) mod imbalance;
+pub(crate) mod input;
+pub(crate) mod kept_blocks;
+pub(crate) mod malloc_figures;
+pub(crate) mod names;
+pub(crate) mod out_of_memory;
+pub(crate) mod outside_allocator;
+pub(crate) mod phase_rising;
+pub(crate) mod plan;
+pub(crate) mod pressure;
+pub(crate) mod run_end;
+pub(crate) mod shm_figures;
+pub(crate) mod site_words;
+pub(crate) mod taken_at_start;
+pub(crate) mod trend_figures;
 
 use crate::diagnosis::trend_figures::TrendFigures;
 use crate::kind::DiagnosisKind;

@@ -71,7 +71,7 @@ impl Evidence {
     }
 
     /// Returns whether it names the code or the object behind the memory.
-    pub fn names_cause(&self) -> bool {
+    pub(crate) fn names_cause(&self) -> bool {
         self.figures().names_cause()
     }
 

@@ -16,7 +16,7 @@ use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Count};
 
 /// An allocation failed for lack of memory.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "OUT OF MEMORY",
     mark: 'O',
     help: "The rank ended with an out-of-memory error, or the kernel killed it for lack of memory (critical; a warning where that is \
@@ -95,7 +95,7 @@ pub struct LikelyKill {
 }
 
 /// Judges a rank that ran out of memory.
-pub fn judge(
+pub(crate) fn judge(
     _: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutOfMemoryEvidence)> {

@@ -17,10 +17,10 @@ use stepmem_types::format::units::{bytes, percent};
 
 /// The share of the capacity from which memory outside the allocator is worth a word: a CUDA
 /// context and NCCL's buffers take a few percent.
-pub const RATIO_INFO: f64 = 0.15;
+pub(crate) const RATIO_INFO: f64 = 0.15;
 
 /// Memory outside the allocator grows, or is large.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "OUTSIDE ALLOCATOR",
     mark: 'X',
     help: "Device memory of the process that the allocator does not hold (CUDA context, NCCL, other \
@@ -35,7 +35,7 @@ pub const ABOUT: About = About {
 };
 
 /// Memory of the process that its allocator does not hold.
-pub type OutsideEvidence = GrowthOr<LargeEvidence>;
+pub(crate) type OutsideEvidence = GrowthOr<LargeEvidence>;
 
 /// Memory outside the allocator that is a large share of the device.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -55,7 +55,7 @@ pub struct LargeEvidence {
 const FULL_WITHIN_SECONDS: f64 = 3600.0;
 
 /// Judges memory outside the allocator that creeps, that fills the device soon, or is large.
-pub fn judge(
+pub(crate) fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutsideEvidence)> {

@@ -12,14 +12,15 @@ use stepmem_types::format::units::{bytes, counted, duration};
 use stepmem_types::units::MEBIBYTE;
 
 /// Rises from which it is a warning, …
-pub const RISES_WARNING_MIN: u32 = 5;
+pub(crate) const RISES_WARNING_MIN: u32 = 5;
 /// … if they come to this many bytes.
-pub const BYTES_WARNING_MIN: f64 = 256.0 * MEBIBYTE;
-/// It is critical only from this share of what is left on: buffers that fill end before.
-pub const SHARE_CRITICAL_MIN: f64 = 0.25;
+pub(crate) const BYTES_WARNING_MIN: f64 = 256.0 * MEBIBYTE;
+/// Rises are critical only from this share of the remaining bytes on: buffers that fill end
+/// before.
+pub(crate) const SHARE_CRITICAL_MIN: f64 = 0.25;
 
 /// More stays after each end of a phase.
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     title: "PHASE MEMORY RISING",
     mark: 'K',
     help: "A phase that the program names, such as `sleep`, has left more memory behind three times in a row than ever before, \
@@ -55,7 +56,7 @@ pub struct PhaseEvidence {
 }
 
 /// Judges the phases of a rank.
-pub fn judge(
+pub(crate) fn judge(
     input: &DiagnosisInput<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, PhaseEvidence)> {

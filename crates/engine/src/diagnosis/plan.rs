@@ -21,10 +21,10 @@ const RESTARTS_MAX: f64 = 20.0;
 /// of a life.
 const RISE_RATIO_MAX: f64 = 0.05;
 
-/// What is best done with a run.
+/// The best action for a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Plan {
-    /// It ends before its memory does.
+pub(crate) enum Plan {
+    /// The run ends before its memory does.
     LetRun,
     /// Restarts from a checkpoint get it to its end.
     Restart {
@@ -34,14 +34,14 @@ pub enum Plan {
     },
     /// No number of restarts does that is worth it.
     Stop,
-    /// Its memory is nearly full and level: only a smaller step leaves more of it.
+    /// Memory is nearly full and level: only a smaller step leaves more of it.
     Change,
 }
 
 impl Plan {
     /// Returns the verdict on growth that goes on; `None` where it is open which end comes first,
     /// what a restart gains is not known, or nothing is left.
-    pub fn of(growth: &TrendFigures) -> Option<Self> {
+    pub(crate) fn of(growth: &TrendFigures) -> Option<Self> {
         let is_full = growth.headroom_bytes == Some(0.0);
         let goes_on = !growth.is_over && !growth.is_level() && !growth.ends() && !is_full;
         let RunEndFigures { first, restarts, .. } = growth.run_end.filter(|_| goes_on)?;
@@ -56,7 +56,7 @@ impl Plan {
     }
 
     /// Returns the verdict that a finding states.
-    pub fn of_evidence(evidence: &Evidence) -> Option<Self> {
+    pub(crate) fn of_evidence(evidence: &Evidence) -> Option<Self> {
         match evidence {
             Evidence::HighPressure(of) => of.is_level.then_some(Self::Change),
             _ => evidence.growth().and_then(Self::of),
@@ -64,7 +64,7 @@ impl Plan {
     }
 
     /// Returns the name in labels.
-    pub fn as_label(self) -> &'static str {
+    pub(crate) fn as_label(self) -> &'static str {
         match self {
             Self::LetRun => "let_run",
             Self::Restart { .. } => "restart",
@@ -76,7 +76,10 @@ impl Plan {
     /// Returns the verdict on a rank whose live memory is near its capacity. `None` beside growth
     /// of any kind, before it is known that there is none, and where the rest of the run is
     /// shorter than what was level.
-    pub fn of_full(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>) -> Option<Self> {
+    pub(crate) fn of_full(
+        input: &DiagnosisInput<'_>,
+        subject: &Subject<'_, '_>,
+    ) -> Option<Self> {
         let SubjectView::Rank(run, _, rank) = subject.view else { return None };
         let is_over =
             rank.is_over() || run.end.is_reached_within(rank, f64::from(rank.life_steps));
@@ -85,7 +88,7 @@ impl Plan {
     }
 
     /// States the verdict.
-    pub fn sentence(self) -> Sentence {
+    pub(crate) fn sentence(self) -> Sentence {
         match self {
             Self::LetRun => Statement::new(Claim::LetRun, "let it run").into(),
             Self::Restart { restarts, buys_seconds } => {

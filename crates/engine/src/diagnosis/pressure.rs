@@ -10,7 +10,7 @@ use stepmem_detect::Signal;
 use stepmem_types::host::ContainerReading;
 use stepmem_types::units::Bytes;
 
-/// One way of measuring pressure.
+/// A way of measuring pressure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
     /// The memory that it is about.
@@ -64,7 +64,7 @@ fn all_of_rank(rank: &RankView<'_>) -> [Option<Pressure>; 4] {
 /// Returns the pressure of the host memory next to a rank's device, by what its process holds:
 /// the same as of a rank without a device. One rank of a container has that of the container.
 /// `None` where it is the device's memory, too.
-pub fn of_host(rank: &RankView<'_>) -> Option<Pressure> {
+pub(crate) fn of_host(rank: &RankView<'_>) -> Option<Pressure> {
     let of_process = || {
         let host = rank.host.filter(|_| !rank.identity.is_unified())?;
         Some(Pressure::of_limit(Basis::Host, host.allocated()?, host.binding()?))
@@ -80,12 +80,12 @@ fn of_container(container: ContainerView<'_>) -> Option<Pressure> {
 
 /// Returns the pressure of an unmanaged process, by its recent peak. The memory of others on
 /// the device is reported by the ranks that use it.
-pub fn of_process(process: &ProcessView<'_>) -> Option<Pressure> {
+pub(crate) fn of_process(process: &ProcessView<'_>) -> Option<Pressure> {
     Pressure::of(Basis::Process, process.recent_peak, process.capacity)
 }
 
 /// Returns every pressure that is known of a subject, except the host's next to a device.
-pub fn of_subject(subject: &Subject<'_, '_>) -> impl Iterator<Item = Pressure> {
+pub(crate) fn of_subject(subject: &Subject<'_, '_>) -> impl Iterator<Item = Pressure> {
     let all = match subject.view {
         SubjectView::Rank(_, _, rank) => all_of_rank(rank),
         SubjectView::Process(_, process) => [of_process(process), None, None, None],
@@ -95,7 +95,10 @@ pub fn of_subject(subject: &Subject<'_, '_>) -> impl Iterator<Item = Pressure> {
 }
 
 /// Returns the pressures of the memory that a signal is about.
-pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Item = Pressure> {
+pub(crate) fn of_signal(
+    subject: &Subject<'_, '_>,
+    signal: Signal,
+) -> impl Iterator<Item = Pressure> {
     let is_on_host = subject.rank().is_some_and(|rank| rank.identity.is_host());
     let is_of = move |of: &Pressure| match (signal, of.basis) {
         (Signal::Allocated, Basis::Reserved) => is_on_host,
@@ -114,7 +117,7 @@ pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Ite
 ///
 /// The memory that an allocator holds, and the memory in use on a device, include its cache.
 /// That fills a device in good health.
-pub fn of_live_memory(subject: &Subject<'_, '_>, signal: Signal) -> Option<Pressure> {
+pub(crate) fn of_live_memory(subject: &Subject<'_, '_>, signal: Signal) -> Option<Pressure> {
     let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
     let rank = subject.rank().filter(|_| !signal.is_beside())?;
     of_rank(rank).find(is_live)

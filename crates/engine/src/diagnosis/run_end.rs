@@ -67,7 +67,7 @@ pub struct RunEndFigures {
     pub restarts: Option<f64>,
 }
 
-/// One end of a run, from the newest sample of a rank on.
+/// An end of a run, from the newest sample of a rank on.
 #[derive(Clone, Copy)]
 struct Left {
     /// Units of the axis of growth until then.
@@ -100,7 +100,7 @@ impl RunEnd {
     }
 
     /// Returns the time when it ends as a Unix time, by the pace of a rank and by its deadline.
-    pub fn time_by(&self, rank: &RankView<'_>) -> Option<f64> {
+    pub(crate) fn time_by(&self, rank: &RankView<'_>) -> Option<f64> {
         let detector = rank.detectors.own();
         let newest = detector.newest()?.time.get();
         let pace = detector.seconds_per_step();
@@ -113,7 +113,7 @@ impl RunEnd {
     }
 
     /// Returns whether the run clearly ends before a rank has taken so many more steps.
-    pub fn is_reached_within(&self, rank: &RankView<'_>, steps: f64) -> bool {
+    pub(crate) fn is_reached_within(&self, rank: &RankView<'_>, steps: f64) -> bool {
         let ends = [self.by_steps(rank, Axis::Steps), self.by_deadline(rank, Axis::Steps)];
         ends.into_iter().flatten().any(|left| steps > FIRST_FROM * left.units_max)
     }
@@ -215,7 +215,7 @@ impl RunEndFigures {
     }
 
     /// States that it ended first, of a run that is over.
-    pub fn statement_after(&self) -> Option<Statement> {
+    pub(crate) fn statement_after(&self) -> Option<Statement> {
         let step = self.step.filter(|_| self.is_run_first() && self.in_steps == Some(0.0))?;
         let words = format!("the run ended before, at step {}", grouped(step.get()));
         Some(Statement::new(Claim::RunEnded, words).of(step.as_f64()))

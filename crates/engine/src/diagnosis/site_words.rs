@@ -12,7 +12,7 @@ use stepmem_types::step::StepUnit;
 use stepmem_types::units::Count;
 
 /// Names the line that a snapshot shows, or states that it shows none.
-pub fn of(site: &LeakSite, unit: StepUnit) -> Sentence {
+pub(crate) fn of(site: &LeakSite, unit: StepUnit) -> Sentence {
     match (site.verdict, &site.at) {
         (SiteVerdict::Leak, Some(at)) => {
             let share = site.share_ratio.map_or("most".to_owned(), percent);
@@ -54,7 +54,7 @@ pub fn verdict(site: &LeakSite) -> Sentence {
 
 /// The known facts of the code behind growth.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub(crate) struct Seen<'a> {
     pub site: Option<&'a LeakSite>,
     pub holder: Option<&'a TensorHolder>,
     /// Steps from one evaluation, checkpoint or epoch to the next.
@@ -65,7 +65,7 @@ pub struct Seen<'a> {
 
 impl Seen<'_> {
     /// Returns the first thing to check where a line or an object is known.
-    pub fn advice(&self) -> Option<Statement> {
+    pub(crate) fn advice(&self) -> Option<Statement> {
         let line = self.site.filter(|site| site.verdict == SiteVerdict::Leak);
         let line = line.and_then(|site| site.at.as_ref());
         let holder = self.holder;
@@ -168,30 +168,33 @@ const REMEDY_OF_SERVER: &str = "Give it a bound, or evict what was not used for 
 /// The remedy of most leaks of objects without tensors.
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
-/// Returns the advice where a search named no holder, of host memory or of a GPU's.
-pub fn without_tensors(search: &EmptySearch, is_on_host: bool) -> Statement {
-    if !is_on_host {
-        return if search.is_complete {
-            Statement::new(Claim::AdviceNoTensor, WITHOUT_GPU_TENSORS)
-        } else {
-            let words =
-                format!("{PARTLY_READ} A memory snapshot names the line that allocates it.");
-            Statement::new(Claim::AdvicePartlyRead, words)
-        };
-    }
-    let next = match search.lines.map(|lines| lines.outcome) {
-        None => WITH_TRACEMALLOC,
+/// Returns the advice where a search named no holder, of host memory or of a GPU's; `None` where it
+/// could name none.
+pub(crate) fn without_tensors(search: &EmptySearch, is_on_host: bool) -> Option<Statement> {
+    let outcome = search.lines.map(|lines| lines.outcome);
+    match outcome.filter(|_| is_on_host) {
         Some(LineOutcome::Arenas) => {
-            return Statement::new(Claim::AdviceFreed, malloc_figures::ADVICE);
+            return Some(Statement::new(Claim::AdviceFreed, malloc_figures::ADVICE));
         }
-        Some(LineOutcome::Native) => return Statement::new(Claim::AdviceNative, NATIVE),
+        Some(LineOutcome::Native) => {
+            return Some(Statement::new(Claim::AdviceNative, NATIVE));
+        }
+        _ if is_level(search) => return None,
+        _ => {}
+    }
+    let next = match outcome {
+        _ if !is_on_host && search.is_complete => {
+            return Some(Statement::new(Claim::AdviceNoTensor, WITHOUT_GPU_TENSORS));
+        }
+        _ if !is_on_host => " A memory snapshot names the line that allocates it.",
+        None => WITH_TRACEMALLOC,
         Some(_) => "",
     };
     if !search.is_complete {
-        return Statement::new(Claim::AdvicePartlyRead, format!("{PARTLY_READ}{next}"));
+        return Some(Statement::new(Claim::AdvicePartlyRead, format!("{PARTLY_READ}{next}")));
     }
     let words = format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.{next}");
-    Statement::new(Claim::AdviceNoTensor, words)
+    Some(Statement::new(Claim::AdviceNoTensor, words))
 }
 
 /// The advice where tracing saw no line of Python.
@@ -221,7 +224,7 @@ const ALL_SHARE_MIN: f64 = 0.95;
 
 /// Names the object that holds the memory of a process that grows by `slope` bytes a step, or
 /// the line that allocates it. Adds its share of the growth.
-pub fn of_holder(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sentence {
+pub(crate) fn of_holder(holder: &TensorHolder, slope: Option<f64>, unit: StepUnit) -> Sentence {
     match (&holder.lines, &holder.at) {
         (Some(lines), Some(at)) => {
             let (rate, told, share) = rate(holder.bytes_per_step, slope, unit);
@@ -306,7 +309,7 @@ fn of_removal(removal: &Removal, holder: &TensorHolder, unit: StepUnit) -> Strin
 }
 
 /// Names the object that holds the memory, when it is full, and what is left then.
-pub fn of_filling(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> Sentence {
+pub(crate) fn of_filling(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> Sentence {
     let left = filling.left_bytes.map(|left| {
         let words = format!("{} will be left", bytes(left));
         Statement::new(Claim::FillsLeaving, words).of(left)
@@ -322,7 +325,11 @@ pub fn of_filling(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> S
 }
 
 /// States that an object will take more than there is.
-pub fn of_too_large(holder: &TensorHolder, filling: &Filling, unit: StepUnit) -> Statement {
+pub(crate) fn of_too_large(
+    holder: &TensorHolder,
+    filling: &Filling,
+    unit: StepUnit,
+) -> Statement {
     let headroom = filling.left_bytes.unwrap_or(0.0) + filling.remaining_bytes;
     let (items, end) = (of_items(holder, filling, unit), of_end(filling, unit));
     let words = format!("{items} will not fit: {end}, {} are left", bytes(headroom));
@@ -331,7 +338,7 @@ pub fn of_too_large(holder: &TensorHolder, filling: &Filling, unit: StepUnit) ->
 
 /// States why an end that the process reports does not count; `None` where the text about the
 /// holder shows it.
-pub fn of_doubt(filling: &Filling, unit: StepUnit) -> Option<Statement> {
+pub(crate) fn of_doubt(filling: &Filling, unit: StepUnit) -> Option<Statement> {
     let end = of_end(filling, unit);
     let words = match filling.doubt? {
         FillingDoubt::PartOfGrowth => {
@@ -383,21 +390,28 @@ fn rate(own: f64, slope: Option<f64>, unit: StepUnit) -> (String, f64, Option<St
     };
     let share = own / slope;
     let (own, words, share) = if share >= ALL_SHARE_MIN {
-        (own.min(slope), "all of it".to_owned(), share.min(1.0))
+        (own.min(slope), "all of the growth".to_owned(), share.min(1.0))
     } else {
-        (own, format!("{} of it", percent(share)), share)
+        (own, format!("{} of the growth", percent(share)), share)
     };
     let text = format!("{}, {words}", more(own));
     (text, own, Some(Statement::new(Claim::HolderShare, words).of(share)))
 }
 
 /// States that a search named no holder, and what else takes memory of that kind.
-pub fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> Sentence {
+pub(crate) fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> Sentence {
     let (extent, scanned) = extent(search, unit);
+    let level = level_scan(search, unit);
     if let Some(lines) = search.lines.filter(|_| is_on_host) {
-        let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}"));
+        let none = level.unwrap_or_else(|| {
+            let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}"));
+            Sentence::from(none).with(scanned)
+        });
         let (joint, of_lines) = of_lines(lines, search.is_complete, unit);
-        return Sentence::from(none).with(scanned).then(joint, of_lines);
+        return none.then(joint, of_lines);
+    }
+    if let Some(level) = level {
+        return level;
     }
     let (joint, rest) = rest(search.is_complete, is_on_host);
     let none = Statement::new(Claim::NoTensor, format!("{NO_TENSOR}{extent}{joint}{rest}"));
@@ -408,10 +422,31 @@ pub fn of_search(search: EmptySearch, is_on_host: bool, unit: StepUnit) -> Sente
 const NO_TENSOR: &str = "no growing tensor was found";
 
 /// States that a search named no holder, where it is known what grows.
-pub fn of_search_alone(search: EmptySearch, unit: StepUnit) -> Sentence {
+pub(crate) fn of_search_alone(search: EmptySearch, unit: StepUnit) -> Sentence {
+    if let Some(level) = level_scan(search, unit) {
+        return level;
+    }
     let (extent, scanned) = extent(search, unit);
     let none = format!("no object that holds it was found{extent}");
     Sentence::from(Statement::new(Claim::NoHolder, none)).with(scanned)
+}
+
+/// States that a search could name no holder, because the memory hardly grew meanwhile: growth
+/// comes in level shifts, and none came, or as much was freed.
+fn level_scan(search: EmptySearch, unit: StepUnit) -> Option<Sentence> {
+    let until = until(search, unit);
+    let words = format!("it hardly grew while objects were scanned{until}");
+    is_level(&search).then(|| Sentence::from(Statement::new(Claim::ScannedLevel, words)))
+}
+
+fn is_level(search: &EmptySearch) -> bool {
+    search.saw_growth == Some(false)
+}
+
+/// Writes the step of a search's last measurement.
+fn until(search: EmptySearch, unit: StepUnit) -> String {
+    let until = |step: Count| format!(" by {} {}", unit.noun(), grouped(step.get()));
+    search.step.map_or_else(String::new, until)
 }
 
 /// Writes how much a search read, and until when.
@@ -429,10 +464,7 @@ fn extent(search: EmptySearch, unit: StepUnit) -> (String, Option<Statement>) {
         (false, None) => " among the objects scanned".to_owned(),
         (false, Some(share)) => format!(" among the objects scanned ({share} of those met)"),
     };
-    let step = search.step.map_or_else(String::new, |step| {
-        format!(" by {} {}", unit.noun(), grouped(step.get()))
-    });
-    (format!("{among}{step}"), scanned)
+    (format!("{among}{}", until(search, unit)), scanned)
 }
 
 /// States what a search for lines came to that named none, after one for objects that may not have
@@ -470,7 +502,7 @@ fn of_lines(lines: LineSearch, is_complete: bool, unit: StepUnit) -> (&'static s
     (joint, Statement::new(Claim::LineUnknown, words))
 }
 
-/// Returns where else the memory may be, and what comes before that.
+/// Returns the other places that the memory may be in, and the words before them.
 fn rest(is_complete: bool, is_on_host: bool) -> (&'static str, String) {
     if is_complete {
         (": ", format!("look at {}", unseen(is_on_host)))

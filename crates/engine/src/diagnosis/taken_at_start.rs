@@ -13,16 +13,16 @@ const OF_DEVICE: [Signal; 3] = [Signal::Allocated, Signal::Reserved, Signal::Out
 
 /// Live memory of a rank at the start of its process, while it has been level since.
 #[derive(Clone, Copy, Debug)]
-pub struct TakenAtStart {
+pub(crate) struct TakenAtStart {
     bytes: f64,
 }
 
 impl TakenAtStart {
-    /// Returns what is live since the first part of the life of a rank on a device. `None` once
-    /// live memory was above that at the end of any step, beside growth of any other memory on the
-    /// device, where the allocator ran out of memory or had to give some up, and where the peaks of
-    /// steps are unknown.
-    pub fn of(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>) -> Option<Self> {
+    /// Returns the memory that is live since the first part of an incarnation of a rank on a
+    /// device. `None` once live memory was above that at the end of any step, next to growth of
+    /// any other memory on the device, where the allocator ran out of memory or had to give
+    /// some up, and where the peaks of steps are unknown.
+    pub(crate) fn of(input: &DiagnosisInput<'_>, subject: &Subject<'_, '_>) -> Option<Self> {
         let rank = subject.rank().filter(|rank| !rank.identity.is_host())?;
         let is_short = rank.has_retried || rank.oom.is_some();
         let grows = |signal| rank.detectors.trend(signal).is_some_and(Trend::is_growing);
@@ -39,14 +39,14 @@ impl TakenAtStart {
 
     /// Returns whether a pressure is of this memory: all that comes on top of it (what steps take
     /// for themselves, the allocator's cache, other processes) could be twice as much.
-    pub fn explains(self, pressure: &Pressure) -> bool {
+    pub(crate) fn explains(self, pressure: &Pressure) -> bool {
         let capacity = pressure.capacity.as_f64();
         let peak = pressure.ratio * capacity;
         peak - self.bytes <= capacity - peak
     }
 
     /// Returns it in whole bytes.
-    pub fn bytes(self) -> Option<u64> {
+    pub(crate) fn bytes(self) -> Option<u64> {
         Bytes::rounded(self.bytes).ok().map(Bytes::get)
     }
 }

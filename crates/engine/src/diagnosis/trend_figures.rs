@@ -18,7 +18,7 @@ use stepmem_types::units::{Bytes, Count, UnixTime};
 
 /// Returns the outlook that is the first to use up its headroom: of growth that creeps, else of
 /// growth that rises.
-pub fn soonest(outlooks: impl Iterator<Item = Outlook>) -> Option<TrendFigures> {
+pub(crate) fn soonest(outlooks: impl Iterator<Item = Outlook>) -> Option<TrendFigures> {
     let urgency = |outlook: Outlook| {
         let left = outlook.steps.or(outlook.seconds)?.likely;
         Some((outlook.stage == Stage::Rising, left, outlook))
@@ -146,7 +146,7 @@ pub struct TrendFigures {
     /// The child processes whose memory grows, of their memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<Box<ChildrenFigures>>,
-    /// What is in `/dev/shm`, where that grows.
+    /// The files in `/dev/shm`, where they grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm: Option<ShmFigures>,
     /// Steps from one evaluation, checkpoint or epoch to the next, on average; absent where they
@@ -236,18 +236,30 @@ impl TrendFigures {
 
     /// Returns the figures of a rank's growth with those of when its container is out of memory.
     #[must_use]
-    pub fn in_container(self, container: &ContainerView<'_>, end: Option<&Outlook>) -> Self {
+    pub(crate) fn in_container(
+        self,
+        container: &ContainerView<'_>,
+        end: Option<&Outlook>,
+    ) -> Self {
+        Self {
+            headroom_bytes: container.reading.headroom_bytes().filter(|_| !self.is_over),
+            container: Some(Box::new(ContainerFigures::of(container, false))),
+            ..self.ending(end)
+        }
+    }
+
+    /// Returns the figures with the time left of another outlook; without one where that is none.
+    #[must_use]
+    pub(crate) fn ending(self, end: Option<&Outlook>) -> Self {
         let end = end.map(Self::of);
         let of_end = |read: fn(&Self) -> Option<f64>| end.as_ref().and_then(read);
         Self {
-            headroom_bytes: container.reading.headroom_bytes().filter(|_| !self.is_over),
             oom_eta_steps: of_end(|end| end.oom_eta_steps),
             oom_eta_lower_steps: of_end(|end| end.oom_eta_lower_steps),
             oom_eta_upper_steps: of_end(|end| end.oom_eta_upper_steps),
             oom_eta_seconds: of_end(|end| end.oom_eta_seconds),
             oom_eta_lower_seconds: of_end(|end| end.oom_eta_lower_seconds),
             oom_eta_upper_seconds: of_end(|end| end.oom_eta_upper_seconds),
-            container: Some(Box::new(ContainerFigures::of(container, false))),
             ..self
         }
     }
@@ -267,7 +279,7 @@ impl TrendFigures {
     /// Returns the figures without an object that was seen to grow beside what grows, of host
     /// memory: it has next to nothing of that, which was freed or is held elsewhere.
     #[must_use]
-    pub fn without_bystander(self) -> Self {
+    pub(crate) fn without_bystander(self) -> Self {
         let slope = self.slope_bytes_per_step.filter(|_| self.is_on_host);
         let is_bystander = self
             .holder
@@ -283,20 +295,6 @@ impl TrendFigures {
         };
         let searched = self.holder.as_deref().map(seen);
         Self { holder: None, searched, slope_while_held_bytes_per_step: None, ..self }
-    }
-
-    /// Returns the figures of growth that leads to no out-of-memory: nothing counts down.
-    #[must_use]
-    pub fn without_eta(self) -> Self {
-        Self {
-            oom_eta_steps: None,
-            oom_eta_lower_steps: None,
-            oom_eta_upper_steps: None,
-            oom_eta_seconds: None,
-            oom_eta_lower_seconds: None,
-            oom_eta_upper_seconds: None,
-            ..self
-        }
     }
 }
 

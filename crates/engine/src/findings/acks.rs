@@ -1,4 +1,4 @@
-//! Acknowledgements: findings that an operator has seen and lowered to info for a time. Each
+//! Acknowledgments: findings that an operator has seen and lowered to info for a time. Each
 //! names its subject, its reason and its end, and expires by itself.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use stepmem_types::ids::SubjectId;
 use stepmem_types::saved;
 use stepmem_types::units::{OutOfRange, Uptime, checked_text};
 
-/// Number of acknowledgements that are in force at once, at most.
+/// Number of acknowledgments that are in force at once, at most.
 pub const ACKS_MAX: usize = 1024;
 /// The longest reason that is taken, in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
@@ -22,7 +22,7 @@ pub const FOR_SECONDS_MAX: u32 = 30 * 24 * 3600;
 /// The longest label of a diagnosis that is read back, in bytes.
 pub(crate) const LABEL_BYTES_MAX: usize = 64;
 
-/// An acknowledgement as its author states it.
+/// An acknowledgment as its author states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
     subject: SubjectId,
@@ -61,12 +61,13 @@ impl Ack {
         self.duration.as_secs()
     }
 
+    /// Returns the operator's reason, at most [`REASON_BYTES_MAX`] bytes.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 }
 
-/// An acknowledgement in force.
+/// An acknowledgment in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveAck {
     pub ack: Ack,
@@ -74,9 +75,9 @@ pub struct ActiveAck {
     pub until: Uptime,
 }
 
-/// An acknowledgement as it outlasts a restart of the exporter.
+/// An acknowledgment as it outlasts a restart of the exporter.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct SavedAck {
+pub(crate) struct SavedAck {
     subject: SubjectId,
     #[serde(deserialize_with = "saved::texts::<_, _, LABEL_BYTES_MAX>")]
     kind: String,
@@ -87,14 +88,14 @@ pub struct SavedAck {
 }
 
 impl SavedAck {
-    /// Returns the part of an acknowledgement that is saved.
-    pub fn of(active: &ActiveAck) -> Self {
+    /// Returns the part of an acknowledgment that is saved.
+    pub(crate) fn of(active: &ActiveAck) -> Self {
         let Ack { subject, kind, duration: _, reason } = active.ack.clone();
         let (kind, reason) = (kind.label().to_owned(), reason.into());
         Self { subject, kind, reason, since: active.since, until: active.until }
     }
 
-    /// Returns the acknowledgement that was saved; `None` when it has expired at `now`, or its
+    /// Returns the acknowledgment that was saved; `None` when it has expired at `now`, or its
     /// diagnosis is gone.
     fn restore(self, now: Uptime) -> Option<ActiveAck> {
         let Self { subject, kind, reason, since, until } = self;
@@ -104,19 +105,19 @@ impl SavedAck {
     }
 }
 
-/// The acknowledgements in force, by subject and diagnosis; a newer one takes the place of an
+/// The acknowledgments in force, by subject and diagnosis; a newer one takes the place of an
 /// older one.
 #[derive(Debug, Default)]
-pub struct Acks {
+pub(crate) struct Acks {
     active: BTreeMap<(SubjectId, DiagnosisKind), ActiveAck>,
 }
 
 impl Acks {
-    /// Puts an acknowledgement in force from `now` on.
+    /// Puts an acknowledgment in force from `now` on.
     ///
     /// # Errors
     /// There are [`ACKS_MAX`], and it replaces none.
-    pub fn insert(&mut self, ack: &Ack, now: Uptime) -> Result<(), Refusal> {
+    pub(crate) fn insert(&mut self, ack: &Ack, now: Uptime) -> Result<(), Refusal> {
         let key = (ack.subject.clone(), ack.kind);
         if self.active.len() >= ACKS_MAX && !self.active.contains_key(&key) {
             return Err(Refusal::TooManyAcks { max: ACKS_MAX });
@@ -126,8 +127,8 @@ impl Acks {
         Ok(())
     }
 
-    /// Puts a saved acknowledgement in force again, unless it has expired at `now`.
-    pub fn restore(&mut self, saved: SavedAck, now: Uptime) {
+    /// Puts a saved acknowledgment in force again, unless it has expired at `now`.
+    pub(crate) fn restore(&mut self, saved: SavedAck, now: Uptime) {
         if let Some(active) = saved.restore(now)
             && self.active.len() < ACKS_MAX
         {
@@ -136,12 +137,12 @@ impl Acks {
     }
 
     /// Forgets those that have expired.
-    pub fn expire(&mut self, now: Uptime) {
+    pub(crate) fn expire(&mut self, now: Uptime) {
         self.active.retain(|_, active| active.until > now);
     }
 
     /// Returns whether a finding is lowered at `now`.
-    pub fn lowers(&self, subject: &SubjectId, kind: DiagnosisKind, now: Uptime) -> bool {
+    pub(crate) fn lowers(&self, subject: &SubjectId, kind: DiagnosisKind, now: Uptime) -> bool {
         // No key is cloned while nothing is acknowledged.
         !self.active.is_empty()
             && self
@@ -150,8 +151,8 @@ impl Acks {
                 .is_some_and(|active| active.until > now)
     }
 
-    /// Returns the acknowledgements in force, ascending by subject and diagnosis.
-    pub fn iter(&self) -> impl Iterator<Item = &ActiveAck> {
+    /// Returns the acknowledgments in force, ascending by subject and diagnosis.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ActiveAck> {
         self.active.values()
     }
 }
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgement_lowers_its_own_diagnosis_until_it_expires() {
+    fn acknowledgment_lowers_its_own_diagnosis_until_it_expires() {
         let mut acks = Acks::default();
         assert!(acks.insert(&ack(3, 60), at(10)).is_ok());
         assert!(acks.lowers(&subject(3), DiagnosisKind::CreepConfirmed, at(69)));

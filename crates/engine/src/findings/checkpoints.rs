@@ -15,9 +15,9 @@ use stepmem_types::ids::Run;
 /// for growth at the start of a job often ends soon. The rest of the way lasts twice as long.
 const LEFT_RATIO_MAX: f64 = 2.0;
 
-/// Where memory is nearly full, a ninth of the way is enough of creep that is critical; half of it
-/// of growth of what the allocator or others hold, which a cache takes, too; and two thirds of
-/// growth that is not yet known to be a leak.
+/// A ninth of the way is enough of creep that is critical, where memory is nearly full; half of
+/// it of growth of what the allocator or others hold, which a cache takes, too; and two thirds
+/// of growth that is not yet known to be a leak.
 const CRITICAL_LEFT_RATIO_MAX: f64 = 8.0;
 const CACHE_LEFT_RATIO_MAX: f64 = 1.0;
 const RISING_LEFT_RATIO_MAX: f64 = 0.5;
@@ -77,7 +77,7 @@ pub(crate) fn due_by_stairs(
         let grown = bytes(stairs.growth_bytes);
         let words = format!(
             "live memory rose in {} stairs by {grown}, and {} are left; {}",
-            stairs.n_stairs,
+            stairs.count,
             bytes(left),
             of.evidence.sentence().words()
         );
@@ -124,8 +124,8 @@ fn due(
     })
 }
 
-/// Returns what may be left for each byte of growth where memory is nearly full, by how sure the
-/// growth is; `None` where it is no reason.
+/// Returns the bytes that may be left for each byte of growth where memory is nearly full, by
+/// how sure the growth is; `None` where it is no reason.
 fn left_ratio_max_under_pressure(finding: &Finding) -> Option<f64> {
     let soon = |left: f64| left < CRITICAL_SECONDS_MAX;
     let is_critical = finding.severity == Severity::Critical

@@ -1,7 +1,7 @@
 //! The findings: what holds, since when, and what changed since they were last evaluated.
 
-pub mod acks;
-pub mod checkpoints;
+pub(crate) mod acks;
+pub(crate) mod checkpoints;
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,9 @@ use stepmem_types::units::Uptime;
 /// One diagnosis that holds for one subject.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
+    /// The rank, the unmanaged process or the device that it is about.
     pub subject: SubjectId,
+    /// The diagnosis that holds.
     pub kind: DiagnosisKind,
     /// The severity of the finding.
     pub severity: Severity,
@@ -49,8 +51,10 @@ pub struct Transition {
     pub time: f64,
     /// The last train step of a rank.
     pub step: Option<u64>,
+    /// The rank, the unmanaged process or the device that it is about.
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
+    /// The diagnosis that was raised, changed or cleared.
     pub kind: DiagnosisKind,
     /// The state from now on: it holds, or does not.
     pub state: TransitionState,
@@ -72,30 +76,30 @@ pub enum TransitionState {
 
 /// The findings that hold, ascending by subject and label.
 #[derive(Debug, Default)]
-pub struct Findings {
+pub(crate) struct Findings {
     // Invariant: no inner map is empty.
     by_subject: BTreeMap<SubjectId, BTreeMap<DiagnosisKind, ActiveFinding>>,
 }
 
 impl Findings {
     /// Returns every finding, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &ActiveFinding> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ActiveFinding> {
         self.by_subject.values().flat_map(BTreeMap::values)
     }
 
     /// Returns the findings of a subject.
-    pub fn of(&self, subject: &SubjectId) -> impl Iterator<Item = &Finding> {
+    pub(crate) fn of(&self, subject: &SubjectId) -> impl Iterator<Item = &Finding> {
         let of_subject = self.by_subject.get(subject).into_iter();
         of_subject.flat_map(BTreeMap::values).map(|active| &active.finding)
     }
 
     /// Returns whether nothing holds.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_subject.is_empty()
     }
 
     /// Sets since when a finding that holds has held.
-    pub fn set_since(&mut self, subject: &SubjectId, kind: DiagnosisKind, since: f64) {
+    pub(crate) fn set_since(&mut self, subject: &SubjectId, kind: DiagnosisKind, since: f64) {
         let of_subject = self.by_subject.get_mut(subject);
         if let Some(active) = of_subject.and_then(|of_subject| of_subject.get_mut(&kind)) {
             active.since = since;
@@ -104,7 +108,7 @@ impl Findings {
 
     /// Returns whether the bound of what a subject holds withholds the page of its growth, of
     /// which `kind` is the finding.
-    pub fn withholds_page(&self, subject: &SubjectId, kind: DiagnosisKind) -> bool {
+    pub(crate) fn withholds_page(&self, subject: &SubjectId, kind: DiagnosisKind) -> bool {
         let of_subject = self.by_subject.get(subject);
         let active = of_subject.and_then(|held| held.get(&kind));
         active.is_some_and(|active| active.finding.evidence.ends())
@@ -112,7 +116,12 @@ impl Findings {
 
     /// Judges a diagnosis input by what held before; an acknowledged finding counts as info.
     /// The worst diagnosis comes first, and then the subjects in order.
-    pub fn judge(&self, input: &DiagnosisInput<'_>, acks: &Acks, now: Uptime) -> Vec<Finding> {
+    pub(crate) fn judge(
+        &self,
+        input: &DiagnosisInput<'_>,
+        acks: &Acks,
+        now: Uptime,
+    ) -> Vec<Finding> {
         let mut findings = Vec::new();
         let held = |view: SubjectView<'_, '_>| {
             // The name is cloned only when something holds.
@@ -140,7 +149,11 @@ impl Findings {
 
     /// Replaces what held by what was found at the Unix time `time`: returns the findings that
     /// ceased, and those that began or changed their severity.
-    pub fn replace(&mut self, found: Vec<Finding>, time: f64) -> (Vec<Finding>, Vec<Finding>) {
+    pub(crate) fn replace(
+        &mut self,
+        found: Vec<Finding>,
+        time: f64,
+    ) -> (Vec<Finding>, Vec<Finding>) {
         let mut before = std::mem::take(&mut self.by_subject);
         let mut raised = Vec::new();
         for finding in found {

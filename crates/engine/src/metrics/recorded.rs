@@ -7,8 +7,11 @@
 pub enum Figure {
     /// The ranks' own descriptions, as labels; the value is when they were last scraped.
     Identity,
+    /// The last train step.
     Step,
+    /// Live memory at the end of the last step, in bytes.
     Allocated,
+    /// Bytes that the allocator holds.
     Reserved,
     /// The highest peak of live memory.
     Peak,
@@ -22,17 +25,29 @@ pub enum Figure {
     HeldUntil,
     /// The time when a finding began to hold.
     Since,
+    /// The slope of a signal, in bytes per step.
     Slope,
+    /// The lower end of its 95 % interval.
     SlopeLower,
+    /// The upper end of its 95 % interval.
     SlopeUpper,
+    /// The slope in time, in bytes per second.
     SlopePerSecond,
+    /// Growth since the onset, in bytes, while a signal rises or creeps.
     Growth,
+    /// The step at which growth began.
     OnsetStep,
+    /// The detector's confidence that a signal grows, 0 to 1.
     Confidence,
+    /// The line that leaks, as labels; the value is constant.
     Site,
+    /// The share of the growth that this line allocates, 0 to 1.
     SiteShare,
+    /// The fastest-growing live object, as labels; the value is constant.
     Holder,
+    /// Seconds until memory runs out.
     OomEta,
+    /// The number of ranks of the run, as they report it.
     RanksExpected,
     /// The imbalance between the ranks.
     Imbalance,
@@ -51,11 +66,14 @@ pub enum Reduction {
     LastBefore,
 }
 
-/// One series by which a job is read.
+/// A series by which a job is read.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedFamily {
+    /// The figure that the series shows.
     pub figure: Figure,
+    /// The name of the series in Prometheus.
     pub metric: &'static str,
+    /// The way in which it is read over the time of a launch.
     pub reduction: Reduction,
 }
 

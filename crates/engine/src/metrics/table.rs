@@ -76,7 +76,7 @@ const STATES: Unit = Unit::Countable("{state}");
 const EVENTS: Unit = Unit::Countable("{event}");
 const FILES: Unit = Unit::Countable("{file}");
 
-/// One row of the table.
+/// A row of the table.
 macro_rules! row {
     ($group:ident $kind:ident $name:literal $otel:literal, $unit:expr, $labels:expr, $help:literal, $read:expr) => {
         row!(@ $group $kind $name Some(concat!("stepmem.", $otel)), $unit, $labels, $help, Read::Series($read))

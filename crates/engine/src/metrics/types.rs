@@ -3,16 +3,19 @@
 use crate::output::status::{RankStatus, Status};
 use stepmem_types::units::DurationCounts;
 
+/// A metric: a row of [`METRICS`](crate::metrics::METRICS).
 pub struct Metric {
     /// The name in Prometheus' formats.
     pub name: &'static str,
     /// The name in OpenTelemetry; `None` where OpenTelemetry has a convention of its own.
     pub otel: Option<&'static str>,
+    /// The kind, as every format names it.
     pub kind: Kind,
     /// The unit of its values.
     pub unit: Unit,
     /// The meaning of the metric, in one sentence.
     pub help: &'static str,
+    /// The names of its labels, in the order in which its reader gives their values.
     pub labels: &'static [&'static str],
     /// The part of the table that it stands in.
     pub group: Group,

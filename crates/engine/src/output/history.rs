@@ -11,7 +11,7 @@ use stepmem_types::ids::{Rank, Run};
 use stepmem_types::units::Bytes;
 
 /// Number of values of a run's history at most, unless it has more ranks than that.
-pub const RUN_VALUES_MAX: usize = 16_384;
+pub(crate) const RUN_VALUES_MAX: usize = 16_384;
 
 /// The history of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -94,6 +94,7 @@ impl RankStatus {
         }
     }
 
+    /// Returns the run and the rank that it is about.
     pub fn id(&self) -> RankId {
         RankId { run: self.run.clone(), rank: self.rank }
     }

@@ -1,10 +1,14 @@
 //! The state that outlasts a restart of the exporter: an engine is saved, part by part, and
 //! another one goes on from there.
 
+use serde::Serialize;
+
 use crate::config::EngineConfig;
 use crate::engine::Engine;
 use crate::findings::acks::SavedAck;
-use crate::output::saved_state::{PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState};
+use crate::output::saved_state::{
+    NextPart, PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState,
+};
 use crate::ranks::state::RankState;
 use crate::ranks::table::RankTable;
 use stepmem_types::host::ContainerId;
@@ -18,52 +22,53 @@ impl Engine {
         &self,
         cursor: SaveCursor,
         now: Uptime,
-    ) -> Option<(PartToSave<'_>, SaveCursor)> {
-        Some(match cursor {
-            SaveCursor::FirstRank => self.save_rank(None),
-            SaveCursor::RankAfter(id) => self.save_rank(Some(&id)),
-            SaveCursor::ProcessAfter(id) => self.save_process(Some(&id)),
-            SaveCursor::ContainerAfter(id) => self.save_container(Some(&id)),
-            SaveCursor::SitesAfter(id) => self.save_sites(Some(&id)),
-            SaveCursor::HeapScans => {
-                (PartToSave::HeapScans(self.heap_scans.saved()), SaveCursor::Rest)
+    ) -> Option<(impl Serialize, SaveCursor)> {
+        let (part, next) = match cursor.0 {
+            NextPart::FirstRank => self.save_rank(None),
+            NextPart::RankAfter(id) => self.save_rank(Some(&id)),
+            NextPart::ProcessAfter(id) => self.save_process(Some(&id)),
+            NextPart::ContainerAfter(id) => self.save_container(Some(&id)),
+            NextPart::SitesAfter(id) => self.save_sites(Some(&id)),
+            NextPart::HeapScans => {
+                (PartToSave::HeapScans(self.heap_scans.saved()), NextPart::Rest)
             }
-            SaveCursor::Rest => (self.save_rest(now), SaveCursor::End),
-            SaveCursor::End => return None,
-        })
+            NextPart::Rest => (self.save_rest(now), NextPart::End),
+            NextPart::End => return None,
+        };
+        Some((part, SaveCursor(next)))
     }
 
-    fn save_rank(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
+    fn save_rank(&self, after: Option<&RankId>) -> (PartToSave<'_>, NextPart) {
         let Some((run, rank, state)) = self.ranks.first_after(after) else {
             return self.save_process(None);
         };
         let id = RankId { run: run.clone(), rank };
-        (PartToSave::Rank(run, rank, state), SaveCursor::RankAfter(id))
+        (PartToSave::Rank(run, rank, state), NextPart::RankAfter(id))
     }
 
-    fn save_process(&self, after: Option<&ProcessId>) -> (PartToSave<'_>, SaveCursor) {
+    fn save_process(&self, after: Option<&ProcessId>) -> (PartToSave<'_>, NextPart) {
         let Some((id, state)) = self.processes.first_after(after) else {
             return self.save_container(None);
         };
-        (PartToSave::Process(id, state), SaveCursor::ProcessAfter(id.clone()))
+        (PartToSave::Process(id, state), NextPart::ProcessAfter(id.clone()))
     }
 
-    fn save_container(&self, after: Option<&ContainerId>) -> (PartToSave<'_>, SaveCursor) {
+    fn save_container(&self, after: Option<&ContainerId>) -> (PartToSave<'_>, NextPart) {
         let Some((id, state)) = self.containers.first_after(after) else {
             return self.save_sites(None);
         };
-        (PartToSave::Container(state), SaveCursor::ContainerAfter(id.clone()))
+        (PartToSave::Container(state), NextPart::ContainerAfter(id.clone()))
     }
 
-    fn save_sites(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
+    fn save_sites(&self, after: Option<&RankId>) -> (PartToSave<'_>, NextPart) {
         let Some((run, rank, sites)) = self.sites.first_after(after) else {
             return (
                 PartToSave::Snapshots(self.snapshots.requests.saved()),
-                SaveCursor::HeapScans,
+                NextPart::HeapScans,
             );
         };
         let id = RankId { run: run.clone(), rank };
-        (PartToSave::Sites(run, rank, sites), SaveCursor::SitesAfter(id))
+        (PartToSave::Sites(run, rank, sites), NextPart::SitesAfter(id))
     }
 
     fn save_rest(&self, now: Uptime) -> PartToSave<'_> {
@@ -85,9 +90,9 @@ impl Engine {
         let mut engine = Self::new(config, started);
         engine.ranks = RankTable::resume(engine.config.ranks(), ranks);
         engine.processes = processes;
-        engine.processes.configure(engine.config.creep);
+        engine.processes.configure(&engine.config.creep);
         engine.containers = containers;
-        engine.containers.configure(engine.config.creep);
+        engine.containers.configure(&engine.config.creep);
         engine.sites = sites;
         engine.snapshots.resume(snapshots);
         engine.heap_scans.resume(heap_scans);

@@ -15,6 +15,7 @@ use stepmem_types::units::Count;
 pub struct RunLaunch {
     /// The launch, where it is reported.
     pub launch: Option<Launch>,
+    /// The attempt of its launcher, from 0 on.
     pub attempt: Count,
     /// The time when the first record of the launch ended that is still known here, as a Unix
     /// time.
@@ -25,10 +26,11 @@ pub struct RunLaunch {
     pub first_rank: Rank,
 }
 
-/// One run: every rank of the launch and attempt whose incarnation began last, also those that
+/// A run: every rank of the launch and attempt whose incarnation began last, also those that
 /// have left the outputs.
 #[derive(Debug)]
 pub struct RunView<'a> {
+    /// The name of the run.
     pub run: &'a Run,
     /// The launch, where it is reported.
     pub launch: Option<Launch>,

@@ -55,23 +55,28 @@ const LENGTH_BYTES: usize = 4;
 
 /// The state that outlasts a restart of the exporter, in parts. First come the state of each
 /// rank and process, the code behind a rank's memory, and the requests to ranks. Then come the
-/// findings with their times, and the acknowledgements.
+/// findings with their times, and the acknowledgments.
 #[derive(Debug, Deserialize)]
 pub enum SavedPart {
+    /// The state of one rank.
     Rank(Run, Rank, Box<RankState>),
     /// An unmanaged process.
     Process(ProcessId, Box<ProcessState>),
     /// The last one.
     Rest(SavedRest),
+    /// The lines and objects behind a rank's memory.
     Sites(Run, Rank, Box<RankSites>),
+    /// The requests for memory snapshots of all runs.
     Snapshots(SavedRequests<Snapshot>),
+    /// The requests for heap scans of all runs.
     HeapScans(SavedHeapScans),
+    /// The state of a container in which ranks run.
     Container(Box<ContainerState>),
 }
 
 /// A [`SavedPart`] where it is held: the same bytes.
 #[derive(Debug, Serialize)]
-pub enum PartToSave<'a> {
+pub(crate) enum PartToSave<'a> {
     Rank(&'a Run, Rank, &'a RankState),
     Process(&'a ProcessId, &'a ProcessState),
     Rest(SavedRest),
@@ -91,14 +96,18 @@ pub struct SavedRest {
     pub uptime: Uptime,
     /// The findings that hold, and since when.
     #[serde(deserialize_with = "saved::list::<_, _, FINDINGS_SAVED_MAX>")]
-    pub findings: Vec<SavedFinding>,
+    pub(crate) findings: Vec<SavedFinding>,
     #[serde(deserialize_with = "saved::list::<_, _, ACKS_MAX>")]
-    pub acks: Vec<SavedAck>,
+    pub(crate) acks: Vec<SavedAck>,
 }
 
-/// The progress of saving a state: the part that comes next.
+/// The progress of saving a state.
 #[derive(Clone, Debug, Default)]
-pub enum SaveCursor {
+pub struct SaveCursor(pub(crate) NextPart);
+
+/// The part that is saved next.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum NextPart {
     #[default]
     FirstRank,
     RankAfter(RankId),
@@ -113,13 +122,14 @@ pub enum SaveCursor {
 /// A state as its parts are added.
 #[derive(Debug, Default)]
 pub struct SavedState {
-    pub ranks: SavedRanks,
+    pub(crate) ranks: SavedRanks,
     /// The unmanaged processes.
-    pub processes: ProcessTable,
-    pub containers: ContainerTable,
-    pub sites: SiteTable,
-    pub snapshots: SavedRequests<Snapshot>,
-    pub heap_scans: SavedHeapScans,
+    pub(crate) processes: ProcessTable,
+    pub(crate) containers: ContainerTable,
+    pub(crate) sites: SiteTable,
+    pub(crate) snapshots: SavedRequests<Snapshot>,
+    pub(crate) heap_scans: SavedHeapScans,
+    /// The last part, with the times.
     pub rest: SavedRest,
     n_ranks: usize,
     n_sites: usize,
@@ -190,7 +200,7 @@ impl SavedState {
 
 /// A finding, and since when it holds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct SavedFinding {
+pub(crate) struct SavedFinding {
     subject: SubjectId,
     #[serde(deserialize_with = "saved::texts::<_, _, LABEL_BYTES_MAX>")]
     kind: String,
@@ -200,7 +210,7 @@ pub struct SavedFinding {
 
 impl SavedFinding {
     /// Returns the findings that are saved: [`FINDINGS_SAVED_MAX`] that have held longest.
-    pub fn of_all(findings: &Findings) -> Vec<Self> {
+    pub(crate) fn of_all(findings: &Findings) -> Vec<Self> {
         let mut active: Vec<&ActiveFinding> = findings.iter().collect();
         if active.len() > FINDINGS_SAVED_MAX {
             active.sort_by(|one, other| one.since.total_cmp(&other.since));
@@ -216,12 +226,12 @@ impl SavedFinding {
     }
 
     /// Returns whether it is of this finding.
-    pub fn is_of(&self, finding: &Finding) -> bool {
+    pub(crate) fn is_of(&self, finding: &Finding) -> bool {
         self.subject == finding.subject && self.kind == finding.kind.label()
     }
 
     /// Sets since when the finding has held, if it holds again.
-    pub fn restore(&self, findings: &mut Findings) {
+    pub(crate) fn restore(&self, findings: &mut Findings) {
         if let Some(kind) = DiagnosisKind::from_label(&self.kind) {
             findings.set_since(&self.subject, kind, self.since);
         }

@@ -10,11 +10,13 @@ use stepmem_types::ids::RankId;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::{Bytes, Count};
 
+/// A memory snapshot that was asked for or reported.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SnapshotStatus {
     /// The id of the request; absent for a snapshot that was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// The rank that it is of.
     #[serde(flatten)]
     pub rank: RankId,
     /// The reason that it is taken: `creep`, `oom` or `manual`.

@@ -80,8 +80,10 @@ pub struct Status {
     pub exporter: ExporterStatus,
 }
 
+/// A run with its present ranks.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunStatus {
+    /// The name of the run.
     pub run: Run,
     /// Number of its ranks that push here.
     pub ranks: usize,
@@ -108,9 +110,12 @@ pub struct RunStatus {
     pub end_time: Option<f64>,
 }
 
+/// A rank: what it pushed last, its limits, and the known facts of its growth.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankStatus {
+    /// The name of its run.
     pub run: Run,
+    /// The global rank.
     pub rank: Rank,
     /// The global rank as a label's value.
     #[serde(skip)]
@@ -202,7 +207,7 @@ pub struct RankStatus {
     /// The testimony of the number of the allocator's live blocks; `None` after its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_blocks: Option<KeptBlocks>,
-    /// That in words, with where it began and was certain.
+    /// The testimony in words, with the steps at which it began and was certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_blocks_sentence: Option<String>,
     /// The rate of all reserved memory in bytes per step. The growth of the signal `reserved` is
@@ -239,9 +244,10 @@ pub struct RankStatus {
     pub holder: Option<TensorHolder>,
 }
 
-/// One unmanaged process.
+/// An unmanaged process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessStatus {
+    /// The device, and the process id on its node.
     #[serde(flatten)]
     pub id: ProcessId,
     /// Bytes that it holds on the device.
@@ -288,6 +294,7 @@ pub struct ContainerStatus {
 /// The growth of one signal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SignalStatus {
+    /// The series that is judged.
     pub signal: Signal,
     /// The slope, in bytes per step; `None` of an unmanaged process.
     pub slope_bytes_per_step: Option<f64>,
@@ -317,9 +324,12 @@ pub struct TrendStatus {
     pub confidence_ratio: f64,
 }
 
+/// A device that answers, with the processes on it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceStatus {
+    /// The UUID of the device.
     pub uuid: GpuUuid,
+    /// The description of the device: its index, name and driver.
     #[serde(flatten)]
     pub info: DeviceInfo,
     /// The device's memory, where that means something.
@@ -330,14 +340,16 @@ pub struct DeviceStatus {
     pub attributed_bytes: Option<u64>,
     /// Bytes in use beyond that; may be negative where driver and processes disagree.
     pub unattributed_bytes: Option<f64>,
+    /// The processes on it, ascending by process id.
     pub processes: Vec<DeviceProcessStatus>,
     /// Bytes that the processes beyond the bound on series use together.
     pub other_processes_bytes: Option<u64>,
 }
 
-/// One process on a device.
+/// A process on a device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceProcessStatus {
+    /// The process id on the node.
     pub pid: u32,
     /// Bytes that it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
@@ -354,9 +366,10 @@ pub struct DeviceProcessStatus {
     pub is_gone: bool,
 }
 
-/// One diagnosis that holds; `E` is its evidence, which is decoded by its kind.
+/// A diagnosis that holds; `E` is its evidence, which is decoded by its kind.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct FindingStatus<E = Evidence> {
+    /// The diagnosis that holds.
     pub kind: DiagnosisKind,
     /// The name of the diagnosis on pages.
     #[serde(rename = "status")]
@@ -397,13 +410,15 @@ impl<'de> Deserialize<'de> for FindingStatus {
     }
 }
 
-/// One diagnosis that was lowered to info for a time.
+/// A diagnosis that was lowered to info for a time.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct AckStatus {
     /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
+    /// The diagnosis that is lowered.
     pub kind: DiagnosisKind,
+    /// The operator's reason.
     pub reason: String,
     /// The time since which it is in force, as a Unix time.
     pub since: f64,
@@ -418,6 +433,7 @@ pub type LabelCounts = BTreeMap<Cow<'static, str>, u64>;
 /// know.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ExporterStatus {
+    /// The version of the program.
     pub version: Cow<'static, str>,
     /// Push requests by their outcome.
     pub pushes: LabelCounts,
@@ -486,6 +502,7 @@ pub struct ExporterStatus {
 /// The state of one collector.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CollectorStatus {
+    /// The name of the collector, a label's value.
     pub collector: Cow<'static, str>,
     /// The duration of its last round, in seconds.
     pub duration_seconds: f64,
@@ -495,7 +512,7 @@ pub struct CollectorStatus {
 
 impl ExporterStatus {
     /// Counts something more that was left out to keep a bound.
-    pub fn add_dropped(&mut self, reason: &'static str, count: u64) {
+    pub(crate) fn add_dropped(&mut self, reason: &'static str, count: u64) {
         *self.series_dropped.entry(reason.into()).or_default() += count;
     }
 }
@@ -532,6 +549,7 @@ impl RunStatus {
 }
 
 impl ProcessStatus {
+    /// The status of an unmanaged process, by the engine's view of it.
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
         let soonest = soonest(view.outlook().into_iter());
         Self {
@@ -654,7 +672,7 @@ impl DeviceStatus {
 
     /// Lets the device that stands for the memory of a GPU instance show it for the MIG devices
     /// that share it. Sums over devices then count it once.
-    pub fn share_memory(devices: &mut [Self]) {
+    pub(crate) fn share_memory(devices: &mut [Self]) {
         let shared: Vec<(GpuUuid, Option<u64>)> = devices
             .iter_mut()
             .filter_map(|device| {
@@ -705,7 +723,7 @@ impl FindingStatus {
 }
 
 impl AckStatus {
-    /// An acknowledgement with its times as Unix times.
+    /// An acknowledgment with its times as Unix times.
     pub fn of(active: &ActiveAck, since: f64, until: f64) -> Self {
         Self {
             subject: active.ack.subject().clone(),

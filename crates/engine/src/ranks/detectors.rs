@@ -2,6 +2,8 @@
 //! that next to a device's, one of its child processes where it has any, and one of `/dev/shm`
 //! where that is read.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use stepmem_detect::{Capacity, Config, Detector, HolderGrowth, Sample, Signal, Trend};
@@ -27,13 +29,13 @@ impl RankDetectors {
         Detector::RELEASED_BYTES_MAX + 3 * Detector::HOST_RELEASED_BYTES_MAX;
 
     /// Creates the detectors of a rank that steps.
-    pub fn new(config: Config) -> Self {
-        Self { own: Detector::new(config), host: None, children: None, shm: None }
+    pub fn new(config: &Config) -> Self {
+        Self { own: Detector::new(*config), host: None, children: None, shm: None }
     }
 
     /// Creates the detectors of a rank that takes no steps.
-    pub fn by_time(config: Config) -> Self {
-        Self { own: Detector::by_time(config), host: None, children: None, shm: None }
+    pub fn by_time(config: &Config) -> Self {
+        Self { own: Detector::by_time(*config), host: None, children: None, shm: None }
     }
 
     /// Returns the detector that judges a signal.
@@ -63,8 +65,9 @@ impl RankDetectors {
     }
 
     /// Replaces the configuration, as after a restart of the exporter.
-    pub fn configure(&mut self, config: Config) {
-        self.each(|detector| detector.configure(config));
+    pub fn configure(&mut self, config: &Config) {
+        let config = Arc::new(*config);
+        self.each(|detector| detector.configure(Arc::clone(&config)));
     }
 
     /// Notes an event after which memory may hold more.
@@ -84,13 +87,13 @@ impl RankDetectors {
 
     /// Takes host memory at the same time, as [`Detector::train`] does: of a signal beside the
     /// rank's own. `capacity` in bytes, if known.
-    pub fn train_beside(
+    pub(crate) fn train_beside(
         &mut self,
         signal: Signal,
         sample: &Sample,
         capacity: Option<f64>,
     ) -> bool {
-        let (config, axis) = (*self.own.config(), self.own.axis());
+        let (config, axis) = (Arc::clone(self.own.config()), self.own.axis());
         let detector = match signal {
             Signal::Children => &mut self.children,
             Signal::Shm => &mut self.shm,
@@ -116,7 +119,7 @@ impl RankDetectors {
     }
 
     /// Returns the detector of the rank's own memory, to take readings of its device.
-    pub fn own_mut(&mut self) -> &mut Detector {
+    pub(crate) fn own_mut(&mut self) -> &mut Detector {
         &mut self.own
     }
 

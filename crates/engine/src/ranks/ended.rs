@@ -10,11 +10,11 @@ use stepmem_types::saved;
 use stepmem_types::units::{Bytes, Uptime};
 
 /// An ended rank stays in the outputs for this long, and until it was scraped once…
-pub const ENDED_SHOWN: Duration = Duration::from_mins(10);
+pub(crate) const ENDED_SHOWN: Duration = Duration::from_mins(10);
 /// …but not longer than this.
-pub const ENDED_SHOWN_MAX: Duration = Duration::from_hours(1);
+pub(crate) const ENDED_SHOWN_MAX: Duration = Duration::from_hours(1);
 /// An out-of-memory error that the process survived stays in the outputs for this long.
-pub const OOM_SHOWN: Duration = Duration::from_mins(10);
+pub(crate) const OOM_SHOWN: Duration = Duration::from_mins(10);
 
 /// The end of a rank.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -35,7 +35,7 @@ impl RankEnded {
     }
 
     /// Returns whether the exporter should wait for a last scrape before it stops.
-    pub fn awaits_scrape(&self) -> bool {
+    pub(crate) fn awaits_scrape(&self) -> bool {
         !self.is_scraped && self.report.outcome != EndOutcome::Completed
     }
 }

@@ -1,11 +1,15 @@
 //! The least live memory of each part of a process's life: what it never gave back since then.
+//!
+//! The numbers by which it rises in stairs, below, are not the detector's. Stairs so few and uneven
+//! pass none of its tests before memory ends. They page nobody: where memory is nearly full
+//! already, they ask for a checkpoint.
 
 use serde::{Deserialize, Serialize};
 
 use stepmem_types::units::Bytes;
 
 /// Parts at most; then each covers twice as many steps.
-pub const PARTS_MAX: usize = 128;
+pub(crate) const PARTS_MAX: usize = 128;
 /// Parts from which on stairs are told from the noise of the start.
 const PARTS_MIN: usize = PARTS_MAX / 2;
 /// Steps at the start that do not count: the model and its optimizer are still being built.
@@ -69,7 +73,8 @@ impl TryFrom<SavedFloors> for Floors {
 /// Live memory that rose again and again in stairs, none of which was given back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stairs {
-    pub n_stairs: usize,
+    /// Number of the rises.
+    pub count: usize,
     pub growth_bytes: f64,
     /// Steps in which it rose so far.
     pub steps: f64,
@@ -129,11 +134,11 @@ impl Floors {
         // What was there before, and was given back, comes and goes.
         let comes_and_goes = floors.iter().take(begin).any(|floor| f64::from(*floor) >= newest);
         let is_phase = rises.iter().any(|rise| *rise > STAIR_RATIO_MAX);
-        let n_stairs = stairs().count();
+        let count = stairs().count();
         let goes_on = number(end) >= LAST_AFTER * number(floors.len());
-        let is_leak = growth > 0.0 && n_stairs >= STAIRS_MIN && goes_on;
+        let is_leak = growth > 0.0 && count >= STAIRS_MIN && goes_on;
         (is_leak && !is_phase && !comes_and_goes).then(|| Stairs {
-            n_stairs,
+            count,
             growth_bytes: growth * PAGE,
             steps: number(floors.len()) * f64::from(1_u32 << self.doublings),
         })
@@ -166,9 +171,47 @@ mod tests {
     fn stairs_that_go_on_are_found_under_what_comes_and_goes() {
         let live = |step: u64| 1000 + step / 1500 * 100 + (step * 7919 % 13) * 30;
         let stairs = floors(20_000, live).stairs().unwrap();
-        assert_eq!(stairs.n_stairs, 12);
+        assert_eq!(stairs.count, 12);
         assert!((stairs.growth_bytes / 1_048_576.0 - 1200.0).abs() < 1e-9, "{stairs:?}");
         assert!(stairs.steps > 18_000.0 && stairs.steps <= 20_000.0, "{stairs:?}");
+    }
+
+    /// Returns whether an incarnation of so many floors, of steps each, has stairs: at these
+    /// floors, by these MiB.
+    fn has_stairs(n_floors: u64, stairs: &[(u64, u64)]) -> bool {
+        // The start and the part after it do not count.
+        let live = |step: u64| {
+            let reached = stairs.iter().filter(|(at, _)| step >= 25 + at);
+            1000 + reached.map(|(_, rise)| rise).sum::<u64>()
+        };
+        floors(25 + n_floors, live).stairs().is_some()
+    }
+
+    #[test]
+    fn stairs_are_four_from_a_twentieth_of_the_growth_on_and_none_is_more_than_three_fifths() {
+        let of = |rises: &[u64]| {
+            let at = [20, 30, 40, 70].into_iter().zip(rises.iter().copied());
+            has_stairs(100, &at.collect::<Vec<_>>())
+        };
+        assert_eq!((of(&[100, 100, 100, 100]), of(&[100, 100, 0, 200])), (true, false));
+        assert_eq!((of(&[400, 300, 249, 51]), of(&[400, 300, 250, 50])), (true, false));
+        assert_eq!((of(&[600, 150, 150, 100]), of(&[601, 150, 149, 100])), (true, false));
+    }
+
+    #[test]
+    fn last_of_the_stairs_is_in_the_last_two_fifths_of_life_and_not_of_the_newest_sixteenth() {
+        let until = |n_floors, last| {
+            has_stairs(n_floors, &[(20, 100), (30, 100), (40, 100), (last, 100)])
+        };
+        assert_eq!((until(100, 61), until(100, 60)), (true, false));
+        assert_eq!((until(96, 89), until(96, 90)), (true, false));
+        assert_eq!((until(120, 112), until(120, 113)), (true, false));
+    }
+
+    #[test]
+    fn life_is_judged_from_64_steps_after_the_start_on() {
+        let is_judged = |n_steps| floors(n_steps, |_| 1000).is_judged();
+        assert_eq!((is_judged(24 + 64), is_judged(24 + 63)), (true, false));
     }
 
     #[test]

@@ -12,12 +12,12 @@ use stepmem_types::step::StepMark;
 use stepmem_types::units::Bytes;
 
 /// Number of points at most. Beyond it, each covers twice the time or more.
-pub const POINTS_MAX: usize = 256;
+pub(crate) const POINTS_MAX: usize = 256;
 /// Number of points of an ended rank at most.
-pub const ENDED_POINTS_MAX: usize = 128;
+pub(crate) const ENDED_POINTS_MAX: usize = 128;
 /// Number of markers at most. Beyond it, every other marker of the training loop is given up,
 /// or else the oldest one.
-pub const MARKERS_MAX: usize = 64;
+pub(crate) const MARKERS_MAX: usize = 64;
 
 /// Number of points that remain at most when there were too many.
 const KEPT_POINTS_MAX: usize = POINTS_MAX / 4 * 3;
@@ -188,8 +188,11 @@ struct Marker {
 pub enum MarkerKind {
     /// The next process of the rank began to push.
     Restart,
+    /// An evaluation ended.
     Eval,
+    /// A checkpoint ended.
     Checkpoint,
+    /// An epoch ended.
     Epoch,
     /// The rank takes steps again.
     Train,
@@ -199,6 +202,7 @@ pub enum MarkerKind {
     Idle,
     /// The rank ran out of memory.
     Oom,
+    /// The rank's process ended.
     End(EndOutcome),
     /// A finding holds from now on, at this severity.
     Raised(DiagnosisKind, Severity),
@@ -261,7 +265,9 @@ pub struct Figures {
     pub step: Option<u64>,
     /// Live memory at the end of a train step, or of a sample by time.
     pub allocated: Option<Bytes>,
+    /// The peak of live memory within the step.
     pub peak_allocated: Option<Bytes>,
+    /// Bytes that the allocator held at the end of the step.
     pub reserved: Option<Bytes>,
     /// Host memory of its process, where the other figures are a device's.
     pub host: Option<Bytes>,
@@ -359,12 +365,12 @@ impl History {
     }
 
     /// Returns the number of markers that were given up.
-    pub fn markers_dropped(&self) -> u64 {
+    pub(crate) fn markers_dropped(&self) -> u64 {
         self.n_markers_dropped
     }
 
     /// Returns the seconds that a point covers at most.
-    pub fn resolution_seconds(&self) -> f64 {
+    pub(crate) fn resolution_seconds(&self) -> f64 {
         TICK_SECONDS * f64::from(width(self.doublings))
     }
 

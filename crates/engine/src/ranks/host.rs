@@ -15,22 +15,40 @@ use stepmem_types::units::{Bytes, Count, MEBIBYTE};
 
 /// Readings of child processes that are kept; with more, every other one is given up.
 const POINTS_MAX: usize = 32;
-/// Readings that a slope needs.
-const POINTS_MIN: usize = 4;
-/// The first part of the steps, which a slope leaves out: new processes fill their memory then.
-const FILLING_RATIO: f64 = 0.2;
-/// Readings that a straight rise needs.
-const STRAIGHT_POINTS_MIN: usize = 6;
-/// A straight rise gains this much in all, in bytes.
-const STRAIGHT_GAIN_MIN: f64 = 4.0 * MEBIBYTE;
-/// The second half of the steps of a straight rise gains at least this share of what the first
-/// half gains.
-const STRAIGHT_KEPT_MIN: f64 = 0.6;
-/// A straight rise is worth at least so many equal moves. A jump is worth 1, n readings on a
-/// line up to n - 1.
-const STRAIGHT_MOVES_MIN: f64 = 4.0;
-/// Processes whose memory moved by less than this, in bytes, do not grow: pages come and go.
-const MOVED_MIN: f64 = MEBIBYTE;
+/// The numbers by which the status calls memory of child processes, or of `/dev/shm`, growing.
+///
+/// They are not the detector's, which judges the same memory as a series and raises findings. These
+/// are for a rate and a word next to the figures, of readings that become sparser with time: a
+/// few suffice, and nothing is weighed against what is left.
+struct RiseLimits {
+    /// Readings that a rate needs.
+    points_min: usize,
+    /// The first part of the steps, which a rate leaves out: new processes fill their memory then.
+    filling_ratio: f64,
+    /// Processes whose memory moved by less than this, in bytes, have no rate: pages come and go.
+    moved_min: f64,
+    /// Readings that a straight rise needs.
+    straight_points_min: usize,
+    /// A straight rise gains this much in all, in bytes.
+    straight_gain_min: f64,
+    /// The second half of the steps of a straight rise gains at least this share of what the
+    /// first half gains.
+    straight_kept_min: f64,
+    /// A straight rise is worth at least so many equal increments. A jump is worth 1, n readings
+    /// on a line up to n - 1.
+    straight_increments_min: f64,
+}
+
+const RISE: RiseLimits = RiseLimits {
+    points_min: 4,
+    filling_ratio: 0.2,
+    moved_min: MEBIBYTE,
+    straight_points_min: 6,
+    straight_gain_min: 4.0 * MEBIBYTE,
+    straight_kept_min: 0.6,
+    straight_increments_min: 4.0,
+};
+
 /// Processes that hold less than this share of what they held before have been replaced.
 const REPLACED_RATIO: f64 = 0.75;
 
@@ -57,7 +75,7 @@ pub struct HostMemory {
 
 /// Returns the bytes that child processes take from the memory that a rank's figures are about:
 /// none of a GPU's. What they take of unified memory counts as in use on the device.
-pub fn child_bytes(rank: &Identity, host: Option<&HostMemory>) -> f64 {
+pub(crate) fn child_bytes(rank: &Identity, host: Option<&HostMemory>) -> f64 {
     host.filter(|_| rank.is_host()).map_or(0.0, HostMemory::child_bytes)
 }
 
@@ -85,7 +103,7 @@ impl HostMemory {
 
     /// Returns the bytes that child processes hold now, as they were last read; 0 where that is
     /// not known.
-    pub fn child_bytes(&self) -> f64 {
+    pub(crate) fn child_bytes(&self) -> f64 {
         [&self.workers, &self.others].into_iter().filter_map(ChildProcesses::held).sum()
     }
 
@@ -115,8 +133,8 @@ impl HostMemory {
         own.into_iter().chain(shared).chain(kernel).reduce(f64::min)
     }
 
-    /// Returns what child processes hold of their own; 0 once all have ended, `None` where it is
-    /// not known.
+    /// Returns the bytes that child processes hold of their own; 0 once all have ended, `None`
+    /// where they are not known.
     pub fn children_own(&self) -> Option<Bytes> {
         let groups = [&self.workers, &self.others].into_iter().filter(|of| of.count > 0);
         let sum = groups.map(ChildProcesses::own_now).sum::<Option<u64>>()?;
@@ -131,7 +149,7 @@ impl HostMemory {
     /// Returns the capacity of the growth of what child processes hold of their own, in bytes:
     /// that, and what is left. `own` is the host memory that the rank's figures are about, with
     /// what its process holds of it, where that is not next to a device's.
-    pub fn children_capacity(
+    pub(crate) fn children_capacity(
         &self,
         own: Option<(f64, f64)>,
         container: Option<&ContainerReading>,
@@ -142,7 +160,7 @@ impl HostMemory {
 
     /// Returns the capacity of the growth of files in `/dev/shm`, in bytes: what fits there, or
     /// what they take and what is left of memory, whichever is less; arguments likewise.
-    pub fn shm_capacity(
+    pub(crate) fn shm_capacity(
         &self,
         own: Option<(f64, f64)>,
         container: Option<&ContainerReading>,
@@ -286,7 +304,7 @@ impl ChildProcesses {
         self.bytes.filter(|_| !self.is_over).map(Bytes::as_f64)
     }
 
-    /// Returns what they hold of their own; 0 once they have ended.
+    /// Returns the bytes that they hold of their own; 0 once they have ended.
     fn own_now(&self) -> Option<u64> {
         if self.is_over { Some(0) } else { self.own.map(Bytes::get) }
     }
@@ -297,18 +315,18 @@ impl ChildProcesses {
     /// A reading at step x with y bytes weighs w, the steps of that span that are nearer to it
     /// than to any other reading. The slope is Σ w (x - X) (y - Y) / Σ w (x - X)², with the
     /// weighted means X and Y. So it does not matter that readings get sparser with time.
-    /// `None` for fewer than [`POINTS_MIN`] readings, and if they moved by less than
-    /// [`MOVED_MIN`]: that is no rate.
+    /// `None` for fewer than `points_min` readings, and if they moved by less than
+    /// `moved_min`: that is no rate.
     fn slope(&self) -> Option<f64> {
         let ((first, at_first), (last, at_last)) =
             (*self.points.first()?, *self.points.last()?);
-        if self.points.len() < POINTS_MIN {
+        if self.points.len() < RISE.points_min {
             return None;
         }
-        if (at_last - at_first).abs() < MOVED_MIN {
+        if (at_last - at_first).abs() < RISE.moved_min {
             return None;
         }
-        let from = first + FILLING_RATIO * (last - first);
+        let from = first + RISE.filling_ratio * (last - first);
         let weighed = || {
             self.points.iter().enumerate().map(move |(idx, (x, y))| {
                 let place = |idx: Option<usize>| Some(self.points.get(idx?)?.0);
@@ -329,22 +347,22 @@ impl ChildProcesses {
     }
 
     /// Returns whether their memory is still rising in a straight line, as that of a leak does.
-    /// Three conditions hold then. It rises by [`STRAIGHT_GAIN_MIN`] or more. Its moves are
-    /// alike (the square of the sum by the sum of the squares). The second half of the steps
-    /// keeps [`STRAIGHT_KEPT_MIN`] of the growth in the first. Pages that are copied once they
+    /// Three conditions hold then. It rises by `straight_gain_min` or more. Its increments
+    /// are alike (the square of the sum by the sum of the squares). The second half of the steps
+    /// keeps `straight_kept_min` of the growth in the first. Pages that are copied once they
     /// are touched fade out instead.
     fn is_straight(&self) -> bool {
         let [first, .., last] = self.points.as_slice() else { return false };
-        if self.points.len() < STRAIGHT_POINTS_MIN || self.is_over {
+        if self.points.len() < RISE.straight_points_min || self.is_over {
             return false;
         }
         let Some(middle) = self.bytes_at(0.5 * (first.0 + last.0)) else { return false };
         let pairs = self.points.iter().zip(self.points.iter().skip(1));
         let squares: f64 = pairs.map(|(from, to)| (to.1 - from.1).powi(2)).sum();
-        let moves = (last.1 - first.1).powi(2) / squares;
-        last.1 - first.1 >= STRAIGHT_GAIN_MIN
-            && last.1 - middle >= STRAIGHT_KEPT_MIN * (middle - first.1)
-            && moves >= STRAIGHT_MOVES_MIN
+        let increments = (last.1 - first.1).powi(2) / squares;
+        last.1 - first.1 >= RISE.straight_gain_min
+            && last.1 - middle >= RISE.straight_kept_min * (middle - first.1)
+            && increments >= RISE.straight_increments_min
     }
 
     /// Returns the bytes at a step between two readings, on the line between them.
@@ -385,6 +403,7 @@ pub struct HostView {
     /// The kernel's limit of its process that leaves the least, likewise; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_limit: Option<KernelLimitView>,
+    /// The parts of it that the rank reported last.
     #[serde(flatten)]
     pub figures: HostFigures,
     /// `DataLoader` workers, and other processes that `multiprocessing` started; absent if
@@ -449,6 +468,7 @@ struct Figure(#[serde(deserialize_with = "saved::figures")] f64);
 /// Processes below a rank's, as they were read last.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct ChildView {
+    /// Number of the processes.
     pub count: u32,
     /// The memory that they share with no other process; `null` where it cannot be read.
     pub bytes: Option<Bytes>,
@@ -469,7 +489,7 @@ pub struct ChildView {
 }
 
 /// Returns host memory as the detector takes it: of that nothing but the level is known.
-pub fn host_sample(at: AxisPoint, bytes: Bytes) -> Sample {
+pub(crate) fn host_sample(at: AxisPoint, bytes: Bytes) -> Sample {
     Sample {
         at,
         allocated: bytes.as_f64(),
@@ -479,5 +499,88 @@ pub fn host_sample(at: AxisPoint, bytes: Bytes) -> Sample {
         reserved: None,
         peak_reserved: None,
         live_blocks: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const PAGE: u64 = 4096;
+
+    /// A child process that was read at these steps, with these bytes more than 1,000 MiB.
+    fn read(points: impl IntoIterator<Item = (u64, u64)>) -> ChildProcesses {
+        let mut processes = ChildProcesses::default();
+        for (step, more) in points {
+            let bytes = Bytes::new(1000 * MIB + more).ok();
+            let reading = ProcessGroup { count: Some(1), bytes, own: None };
+            processes.take(reading, Count::new(step).unwrap());
+        }
+        processes
+    }
+
+    /// Returns whether memory of these increments, one a reading, is a straight rise.
+    fn is_straight(increments: &[u64]) -> bool {
+        let heights = increments.iter().scan(0, |height, increment| {
+            *height += increment;
+            Some(*height)
+        });
+        let heights = std::iter::once(0).chain(heights);
+        read((0..).step_by(10).zip(heights)).is_straight()
+    }
+
+    #[test]
+    fn rate_is_of_four_readings_that_rose_by_1_mib() {
+        let has_rate = |n: u64, rise: u64| {
+            let points = (0..n).map(|idx| (10 * idx, if idx + 1 == n { rise } else { 0 }));
+            read(points).bytes_per_step.is_some()
+        };
+        assert_eq!((has_rate(4, MIB), has_rate(3, MIB)), (true, false));
+        assert_eq!((has_rate(4, MIB), has_rate(4, MIB - PAGE)), (true, false));
+    }
+
+    #[test]
+    fn rate_leaves_out_a_first_fifth() {
+        // The first reading is out of line, and stands for the steps halfway to the next.
+        let is_of_line = |next: u64| {
+            let rest = [next, 60, 80, 100].map(|step| (step, 50 * MIB + step * MIB));
+            let rate = read(std::iter::once((0, 0)).chain(rest)).bytes_per_step.unwrap();
+            (rate / MEBIBYTE - 1.0).abs() < 1e-9
+        };
+        assert_eq!((is_of_line(40), is_of_line(41)), (true, false));
+    }
+
+    #[test]
+    fn rise_is_straight_from_six_readings_on_that_gained_4_mib() {
+        assert_eq!((is_straight(&[MIB; 5]), is_straight(&[MIB; 4])), (true, false));
+        let of_all = |last: u64| is_straight(&[&[MIB / 2; 7][..], &[last]].concat());
+        assert_eq!((of_all(MIB / 2), of_all(MIB / 2 - PAGE)), (true, false));
+    }
+
+    #[test]
+    fn rise_is_straight_whose_later_half_keeps_three_fifths_of_the_earlier() {
+        let kept =
+            |last: u64| is_straight(&[&[10 * MIB; 4][..], &[6 * MIB; 3], &[last]].concat());
+        assert_eq!((kept(6 * MIB + PAGE), kept(6 * MIB - PAGE)), (true, false));
+    }
+
+    #[test]
+    fn rise_is_straight_that_is_worth_four_equal_increments() {
+        let with =
+            |last: u64| is_straight(&[10, 0, 10, 0, 10, 0, last, 0].map(|mib| mib * MIB));
+        assert_eq!((with(10), with(11)), (true, false));
+    }
+
+    #[test]
+    fn processes_that_hold_three_quarters_are_the_same() {
+        let n_points = |held: u64| {
+            let mut processes = read([(0, 0)]);
+            let bytes = Bytes::new(held * MIB).ok();
+            let reading = ProcessGroup { count: Some(1), bytes, own: None };
+            processes.take(reading, Count::new(1).unwrap());
+            processes.points.len()
+        };
+        assert_eq!((n_points(750), n_points(749)), (2, 1));
     }
 }

@@ -17,17 +17,17 @@ use stepmem_types::units::{Bytes, Count, Uptime};
 /// The largest fall of a step, without a time of its own or a newer attempt, of a record that
 /// is only late. It is more than a client's batches overtake one another, and fewer than lie
 /// between two checkpoints.
-pub const STEP_FALLBACK_TOLERANCE: u64 = 32;
+pub(crate) const STEP_FALLBACK_TOLERANCE: u64 = 32;
 /// A process that was silent for less is live…
-pub const LIVE_SILENCE_MIN: Duration = Duration::from_secs(10);
+pub(crate) const LIVE_SILENCE_MIN: Duration = Duration::from_secs(10);
 /// …and so is one that was silent for less than this many times its usual pause.
-pub const LIVE_PAUSES: u32 = 5;
+pub(crate) const LIVE_PAUSES: u32 = 5;
 /// The number of late records in a row that show that the newest record is the odd one: the
 /// next newer record begins an incarnation.
-pub const LATES_IN_A_ROW: u32 = 20;
+pub(crate) const LATES_IN_A_ROW: u32 = 20;
 /// A process changes the unit that it counts at most so often: calls or steps that warm up, then
 /// replays of graphs, then steps.
-pub const UNIT_CHANGES_MAX: u8 = 2;
+pub(crate) const UNIT_CHANGES_MAX: u8 = 2;
 /// A push that resumes a run on the very next step shows as a fall of allocated below this
 /// share of its last value…
 const RESUME_FALL_RATIO: f64 = 0.75;
@@ -136,12 +136,12 @@ impl Newest {
 
 impl Lifecycle {
     /// Forgets the incarnation so far; the usual gap between steps stays.
-    pub fn begin_incarnation(&mut self) {
+    pub(crate) fn begin_incarnation(&mut self) {
         *self = Self { usual_gap: self.usual_gap, ..Self::default() };
     }
 
     /// Returns whether the process of a record, which is newer than all of them, has counted before.
-    pub fn counts_before(&self, sample: &StepSample, time: f64) -> bool {
+    pub(crate) fn counts_before(&self, sample: &StepSample, time: f64) -> bool {
         let newest = self.newest.as_ref().filter(|newest| newest.train.is_some());
         newest.is_some_and(|newest| {
             newest.instance == sample.instance
@@ -152,12 +152,12 @@ impl Lifecycle {
 
     /// Returns whether the process may count another unit from now on: calls only come first, and
     /// two that take turns are not two programs' loops.
-    pub fn may_begin(&self, unit: StepUnit) -> bool {
+    pub(crate) fn may_begin(&self, unit: StepUnit) -> bool {
         !unit.is_calls() && self.unit_changes < UNIT_CHANGES_MAX
     }
 
     /// Forgets what the process has counted so far: it counts another unit from now on.
-    pub fn begin_unit(&mut self) {
+    pub(crate) fn begin_unit(&mut self) {
         self.unit_changes = self.unit_changes.saturating_add(1);
         if let Some(newest) = &mut self.newest {
             newest.train = None;
@@ -171,7 +171,7 @@ impl Lifecycle {
     }
 
     /// Returns whether the incarnation's end was announced, and no newer record came.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.is_ended
     }
 
@@ -197,7 +197,7 @@ impl Lifecycle {
 
     /// Returns the live process with which a record's process is in a name conflict: a foreign
     /// one. An earlier attempt of the same launch is none: its records are merely late.
-    pub fn holder_against(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
+    pub(crate) fn holder_against(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
         let newest = self.newest.as_ref().filter(|_| self.is_foreign(sample, now))?;
         let is_of_launch = newest.launch.is_some() && newest.launch == sample.launch;
         if is_of_launch && sample.identity.attempt < newest.attempt {
@@ -239,10 +239,10 @@ impl Lifecycle {
         Some(Origin { attempt: newest.attempt, launch, began, began_time })
     }
 
-    /// Returns the launch of the incarnation's process, if it is live.
-    pub fn live_launch(&self, now: Uptime) -> Option<Option<&Launch>> {
-        let newest = self.newest.as_ref()?;
-        self.is_live(now).then_some(newest.launch.as_ref())
+    /// Returns whether the incarnation's process is live and not known to be of a launch.
+    pub(crate) fn is_live_of_another(&self, launch: Option<&Launch>, now: Uptime) -> bool {
+        let live = self.newest.as_ref().filter(|_| self.is_live(now));
+        live.is_some_and(|newest| newest.launch.is_none() || newest.launch.as_ref() != launch)
     }
 
     /// Judges a record by what came before it, with the announced end of the incarnation.
@@ -276,7 +276,7 @@ impl Lifecycle {
 
     /// Judges a record of a unit that its process may not count any more: late, unless there is
     /// nothing else any more, as where one rank's name serves two programs in turn.
-    pub fn judge_stray(&self) -> RecordVerdict {
+    pub(crate) fn judge_stray(&self) -> RecordVerdict {
         if self.is_ended || self.lates_in_a_row >= LATES_IN_A_ROW {
             RecordVerdict::Restarted
         } else {
@@ -382,7 +382,7 @@ impl Lifecycle {
     }
 
     /// Returns the usual pause between two arrivals of records: the median of the last ones.
-    pub fn usual_pause(&self) -> Duration {
+    pub(crate) fn usual_pause(&self) -> Duration {
         let mut pauses = self.pauses;
         let n_pauses = self.n_pauses.min(PAUSES);
         let usual = pauses.get_mut(..n_pauses).and_then(median).unwrap_or(0.0);

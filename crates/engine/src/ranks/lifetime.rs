@@ -11,13 +11,13 @@ use stepmem_types::units::Bytes;
 
 /// Number of parts that a series has at most. When it has more, neighbors are joined, so that
 /// it has at least half as many.
-pub const PARTS_MAX: usize = 128;
+pub(crate) const PARTS_MAX: usize = 128;
 
 /// The share of a series that its three levels are means of: early, in the middle and late,
 /// TraceML's bands.
 const BANDS: [(f64, f64); 3] = [(0.15, 0.25), (0.45, 0.55), (0.90, 1.00)];
 
-/// One incarnation of a rank, summed up.
+/// An incarnation of a rank, summed up.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct LifetimeStats {
     /// Number of incarnations before this one.
@@ -49,6 +49,7 @@ pub struct LifetimeStats {
 /// A step and when it ended, as a Unix time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Moment {
+    /// The train step.
     #[serde(deserialize_with = "saved::counts")]
     pub step: u64,
     /// The Unix time.
@@ -56,7 +57,7 @@ pub struct Moment {
     pub time: f64,
 }
 
-/// One figure over the train steps of an incarnation that have it. A record of several steps
+/// A figure over the train steps of an incarnation that have it. A record of several steps
 /// counts as so many.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Figure {
@@ -72,6 +73,7 @@ pub struct Figure {
     /// The greatest value, and the first step that had it.
     #[serde(deserialize_with = "saved::counts")]
     pub max: Option<(Bytes, u64)>,
+    /// The value of the last record that has it.
     pub last: Option<Bytes>,
 }
 
@@ -166,7 +168,7 @@ impl LifetimeStats {
     }
 
     /// Forgets the figures of the samples or the calls before the first step.
-    pub fn begin_steps(&mut self) {
+    pub(crate) fn begin_steps(&mut self) {
         let Self { n_restarts, phases, by_time, .. } = *self;
         *self = Self { n_restarts, phases, by_time, ..Self::default() };
     }
@@ -186,14 +188,14 @@ impl LifetimeStats {
     }
 
     /// Counts train steps whose memory was not read.
-    pub fn add_unread(&mut self, n_steps: u32) {
+    pub(crate) fn add_unread(&mut self, n_steps: u32) {
         self.n_steps = added(self.n_steps, n_steps.into());
         self.n_unread = added(self.n_unread, n_steps.into());
     }
 
     /// Makes `step` the last one, if it is later. It was not read, so that its time is that of
     /// the last record.
-    pub fn end_at(&mut self, step: u64) {
+    pub(crate) fn end_at(&mut self, step: u64) {
         if let Some((_, last)) = &mut self.span {
             last.step = last.step.max(step);
         }
@@ -209,7 +211,7 @@ impl LifetimeStats {
     }
 
     /// Forgets the incarnation and begins the next.
-    pub fn begin_incarnation(&mut self) {
+    pub(crate) fn begin_incarnation(&mut self) {
         *self = Self { n_restarts: self.n_restarts.saturating_add(1), ..Self::default() };
     }
 
@@ -226,7 +228,7 @@ impl LifetimeStats {
 
     /// The three levels of a series; `None` while it has no part.
     ///
-    /// They are exact for [`PARTS_MAX`] steps; of more, a part on an edge counts by its share.
+    /// They are exact for `PARTS_MAX` steps; of more, a part on an edge counts by its share.
     pub fn bands(&self, kept: Kept) -> Option<Bands> {
         let [baseline, mid, recent] = BANDS.map(|band| self.series.level(kept, band));
         Some(Bands { baseline_bytes: baseline?, mid_bytes: mid?, recent_bytes: recent? })
@@ -419,13 +421,13 @@ impl Series {
 mod tests {
     use crate::ranks::lifetime::{Kept, LifetimeStats, PARTS_MAX};
     use crate::ranks::peaks::StepPeaks;
-    use crate::wire::step::{Layout, decode};
+    use crate::wire::{Layout, decode_steps};
     use stepmem_types::step::StepSample;
     use stepmem_types::units::Bytes;
 
     fn sample(step: u64, allocated: u64) -> StepSample {
         let record = format!(r#"{{"rank":0,"step":{step},"allocated_bytes":{allocated}}}"#);
-        decode(record.as_bytes(), Layout::Json).unwrap().remove(0)
+        decode_steps(record.as_bytes(), Layout::Json).unwrap().remove(0)
     }
 
     #[test]

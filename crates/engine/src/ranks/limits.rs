@@ -44,7 +44,7 @@ impl LimitOrigin {
     }
 }
 
-/// One limit.
+/// A limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
     pub origin: LimitOrigin,
@@ -70,7 +70,7 @@ impl Limit {
 
     /// Returns the one that leaves less.
     #[must_use]
-    pub fn tighter(self, other: Self) -> Self {
+    pub(crate) fn tighter(self, other: Self) -> Self {
         if other.reachable() < self.reachable() { other } else { self }
     }
 }
@@ -91,7 +91,7 @@ impl Limits {
     }
 
     /// Returns the limit that binds, if that is the process's own.
-    pub fn own_binding(&self) -> Option<Limit> {
+    pub(crate) fn own_binding(&self) -> Option<Limit> {
         self.binding().filter(|limit| limit.origin != LimitOrigin::Device)
     }
 

@@ -18,7 +18,7 @@ pub struct MallocReadings(
     #[serde(deserialize_with = "saved::list::<_, _, READINGS_MAX>")] VecDeque<MallocPoint>,
 );
 
-/// One reading.
+/// A reading.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct MallocPoint {
     /// The step of the record that had it.
@@ -55,7 +55,7 @@ impl MallocReadings {
     }
 
     /// Returns the oldest reading from a position on the axis of steps on, or of all without one.
-    pub fn oldest_from(&self, step: Option<f64>) -> Option<&MallocPoint> {
+    pub(crate) fn oldest_from(&self, step: Option<f64>) -> Option<&MallocPoint> {
         self.0.iter().find(|of| step.is_none_or(|step| of.step.as_f64() >= step))
     }
 }

@@ -1,24 +1,24 @@
 //! One rank: its lifecycle, its recent peaks, its incarnation summed up, and its public view.
 
-pub mod basis;
-pub mod name_conflicts;
-pub mod refusal;
-pub mod table;
+pub(crate) mod basis;
+pub(crate) mod name_conflicts;
+pub(crate) mod refusal;
+pub(crate) mod table;
 
-pub mod container_view;
-pub mod detectors;
-pub mod ended;
-pub mod floors;
-pub mod history;
-pub mod host;
-pub mod lifecycle;
-pub mod lifetime;
-pub mod limits;
-pub mod malloc;
-pub mod peaks;
-pub mod phase_floors;
-pub mod planned_end;
-pub mod state;
-pub mod totals;
-pub mod used_now;
-pub mod view;
+pub(crate) mod container_view;
+pub(crate) mod detectors;
+pub(crate) mod ended;
+pub(crate) mod floors;
+pub(crate) mod history;
+pub(crate) mod host;
+pub(crate) mod lifecycle;
+pub(crate) mod lifetime;
+pub(crate) mod limits;
+pub(crate) mod malloc;
+pub(crate) mod peaks;
+pub(crate) mod phase_floors;
+pub(crate) mod planned_end;
+pub(crate) mod state;
+pub(crate) mod totals;
+pub(crate) mod used_now;
+pub(crate) mod view;

@@ -11,9 +11,9 @@ use stepmem_types::units::Uptime;
 
 /// Number of refused processes that are remembered, one a rank; the one refused longest ago is
 /// forgotten.
-pub const CLAIMANTS_MAX: usize = 1024;
+pub(crate) const CLAIMANTS_MAX: usize = 1024;
 /// Number of proposed names that are remembered; the oldest is forgotten.
-pub const OFFERS_MAX: usize = 64;
+pub(crate) const OFFERS_MAX: usize = 64;
 /// A refused process that did not ask for this long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 /// The character between a run's name and the number that distinguishes it.
@@ -33,6 +33,7 @@ pub struct Claim {
 /// A rank that two live processes claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NameConflict {
+    /// The rank that both push.
     pub rank: RankId,
     /// The process that holds it.
     pub holder: Claim,
@@ -48,7 +49,7 @@ pub struct NameConflict {
 
 /// The refused processes and the names that were proposed to them.
 #[derive(Debug, Default)]
-pub struct NameConflicts {
+pub(crate) struct NameConflicts {
     by_rank: BTreeMap<RankId, Claimant>,
     offers: VecDeque<OfferedName>,
 }
@@ -73,7 +74,7 @@ struct OfferedName {
 
 /// The known facts of the process that holds a rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Holder {
+pub(crate) struct Holder {
     /// The claim as it is shown to the other.
     pub claim: Claim,
     /// The time when its last accepted push came.
@@ -84,7 +85,7 @@ pub struct Holder {
 
 /// A record of a process that claims the rank of a live one, and when it came.
 #[derive(Clone, Copy, Debug)]
-pub struct RankClaim<'a> {
+pub(crate) struct RankClaim<'a> {
     /// The record.
     pub sample: &'a StepSample,
     /// The process that holds the rank.
@@ -98,7 +99,7 @@ pub struct RankClaim<'a> {
 impl NameConflicts {
     /// Refuses the process that pushed a sample; `is_taken` returns whether a name is in use by
     /// another launch than the sample's.
-    pub fn refuse(
+    pub(crate) fn refuse(
         &mut self,
         claim: RankClaim<'_>,
         is_taken: impl Fn(&Run) -> bool,
@@ -138,7 +139,7 @@ impl NameConflicts {
     }
 
     /// Returns the number of processes of a run that are refused at `now`.
-    pub fn count(&self, run: &Run, now: Uptime) -> usize {
+    pub(crate) fn count(&self, run: &Run, now: Uptime) -> usize {
         let is_recent = |claimant: &Claimant| now.since(claimant.asked) < FORGOTTEN_AFTER;
         let least = RankId { run: run.clone(), rank: Rank::default() };
         let of_run = self.by_rank.range(least..).take_while(|(id, _)| id.run == *run);
@@ -146,7 +147,7 @@ impl NameConflicts {
     }
 
     /// Returns the name that the program of a run asked for before this one was proposed.
-    pub fn asked_for(&self, run: &Run) -> Option<&Run> {
+    pub(crate) fn asked_for(&self, run: &Run) -> Option<&Run> {
         self.offers.iter().find(|offer| offer.name == *run).map(|offer| &offer.run)
     }
 

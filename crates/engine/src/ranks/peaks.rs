@@ -9,13 +9,13 @@ use stepmem_types::step::{StepFigures, StepSample};
 use stepmem_types::units::{Bytes, Uptime};
 
 /// The parts that the recent window is made of; the oldest leaves when a new one begins.
-pub const RECENT_PARTS: usize = 8;
+pub(crate) const RECENT_PARTS: usize = 8;
 /// A part of the recent window ends after this many pushes, so that the window holds at most
 /// 512.
-pub const RECENT_PART_PUSHES: u32 = 64;
+pub(crate) const RECENT_PART_PUSHES: u32 = 64;
 /// A part of the recent window also ends after this time, so that the window reaches at most
 /// ten minutes back.
-pub const RECENT_PART_DURATION: Duration = Duration::from_secs(75);
+pub(crate) const RECENT_PART_DURATION: Duration = Duration::from_secs(75);
 
 /// The peaks of one record, as far as they are known, or the greatest of several records.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -89,7 +89,7 @@ impl StepPeaks {
     }
 
     /// Returns the peaks since the last record that an end reports.
-    pub fn of_end(end: &EndReport) -> Self {
+    pub(crate) fn of_end(end: &EndReport) -> Self {
         let reserved = end.peak_reserved;
         Self { allocated: end.peak_allocated, reserved, reserved_known: reserved }
     }
@@ -106,7 +106,7 @@ impl StepPeaks {
 
 /// The greatest figures of the last [`RECENT_PARTS`] parts.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct RecentPeaks {
+pub(crate) struct RecentPeaks {
     parts: [Option<StepPeaks>; RECENT_PARTS],
     pushes: u32,
     began: Uptime,
@@ -114,7 +114,7 @@ pub struct RecentPeaks {
 
 impl RecentPeaks {
     /// Takes in the peaks of one record.
-    pub fn add(&mut self, peaks: StepPeaks, now: Uptime) {
+    pub(crate) fn add(&mut self, peaks: StepPeaks, now: Uptime) {
         let is_full =
             self.pushes >= RECENT_PART_PUSHES || now.since(self.began) >= RECENT_PART_DURATION;
         if is_full {
@@ -133,13 +133,13 @@ impl RecentPeaks {
     }
 
     /// Takes in peaks that came after the last record.
-    pub fn raise(&mut self, peaks: StepPeaks) {
+    pub(crate) fn raise(&mut self, peaks: StepPeaks) {
         let [newest, ..] = &mut self.parts;
         *newest = Some(newest.unwrap_or_default().max(peaks));
     }
 
     /// Returns the greatest peaks; each is `None` where no record of the window knows its own.
-    pub fn max(&self) -> StepPeaks {
+    pub(crate) fn max(&self) -> StepPeaks {
         self.parts
             .iter()
             .flatten()
@@ -150,7 +150,7 @@ impl RecentPeaks {
 /// The greatest allocated of the current and the last whole interval. A reader that comes at
 /// least once an interval sees every spike, and reading changes nothing.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct IntervalPeak {
+pub(crate) struct IntervalPeak {
     /// The interval of the settings, also after a restart of the exporter.
     #[serde(skip)]
     interval: Duration,
@@ -160,17 +160,17 @@ pub struct IntervalPeak {
 
 impl IntervalPeak {
     /// Starts without a peak; `interval` is the length of an interval.
-    pub fn new(interval: Duration) -> Self {
+    pub(crate) fn new(interval: Duration) -> Self {
         Self { interval, current: None, previous: None }
     }
 
     /// Goes on with intervals of another length, as after a restart of the exporter.
-    pub fn configure(&mut self, interval: Duration) {
+    pub(crate) fn configure(&mut self, interval: Duration) {
         self.interval = interval;
     }
 
     /// Forgets what another process of the rank had.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         (self.current, self.previous) = (None, None);
     }
 
@@ -180,7 +180,7 @@ impl IntervalPeak {
     }
 
     /// Takes in the peak of one record.
-    pub fn add(&mut self, peak: Bytes, now: Uptime) {
+    pub(crate) fn add(&mut self, peak: Bytes, now: Uptime) {
         let index = self.index(now);
         match &mut self.current {
             Some((current, value)) if *current == index => *value = peak.max(*value),
@@ -193,7 +193,7 @@ impl IntervalPeak {
 
     /// Returns the greatest peak of the current and the last whole interval at `now`; `None`
     /// where none is known.
-    pub fn at(&self, now: Uptime) -> Option<Bytes> {
+    pub(crate) fn at(&self, now: Uptime) -> Option<Bytes> {
         let index = self.index(now);
         [self.current, self.previous]
             .into_iter()

@@ -1,6 +1,9 @@
 //! The memory that a rank keeps after phases that its program names: rollouts that sleep,
 //! weights that are synchronized. It swings from one end of a phase to the next, and grows when
 //! each end is higher than all before it more often in a row than chance has it.
+//!
+//! Its numbers, below, are not the detector's, which has at least twelve blocks in a window. A phase
+//! may end a few times in a run, so that chance is reckoned by the order of the ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +13,7 @@ use stepmem_types::step::{PhaseName, StepSample};
 use stepmem_types::units::{Bytes, MEBIBYTE};
 
 /// The phases of a rank whose ends are compared.
-pub const PHASES_MAX: usize = 16;
+pub(crate) const PHASES_MAX: usize = 16;
 
 /// Ends in a row that are higher than all before them, from which they may show growth.
 const RISES_MIN: u32 = 3;
@@ -34,12 +37,12 @@ const ENDS_WITHOUT_HIGH_MAX: u64 = 5;
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FloorBasis {
-    /// What PyTorch's tensors use; on the host, the process.
+    /// Memory that PyTorch's tensors use; on the host, the process's.
     #[default]
     Allocated,
-    /// What the caching allocator holds.
+    /// Memory that the caching allocator holds.
     Reserved,
-    /// What the process uses on its device.
+    /// Memory that the process uses on its device.
     Process,
 }
 
@@ -56,7 +59,7 @@ pub struct PhaseFloors {
 
 /// The ends of one phase.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct PhaseFloor {
+pub(crate) struct PhaseFloor {
     name: PhaseName,
     basis: FloorBasis,
     #[serde(deserialize_with = "saved::counts")]
@@ -122,7 +125,7 @@ pub struct RisingFloor<'a> {
     pub from: f64,
     /// Ends since then.
     pub n_ends: u64,
-    /// Those of them that were higher than all before.
+    /// Ends among them that were higher than all before.
     pub n_rises: u32,
     /// Bytes a second since then; 0 where the times do not advance.
     pub bytes_per_second: f64,
@@ -154,7 +157,7 @@ impl PhaseFloors {
     }
 
     /// Returns the number of ends of phases beyond the first [`PHASES_MAX`].
-    pub fn n_left_out(&self) -> u64 {
+    pub(crate) fn n_left_out(&self) -> u64 {
         self.n_left_out
     }
 }

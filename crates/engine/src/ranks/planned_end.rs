@@ -15,7 +15,7 @@ const WITHOUT_STEPS_SECONDS_MAX: f64 = 3600.0;
 
 /// The end as the process of one incarnation has named it so far.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct NamedEnd {
+pub(crate) struct NamedEnd {
     total_steps: Named<Count>,
     deadline: Named<Seconds>,
 }
@@ -42,7 +42,7 @@ pub struct PlannedEnd {
 
 impl NamedEnd {
     /// Takes what a record names, whose step ended at the Unix time `time`.
-    pub fn take(&mut self, identity: &Identity, step: Count, time: f64) {
+    pub(crate) fn take(&mut self, identity: &Identity, step: Count, time: f64) {
         self.total_steps.take(identity.total_steps);
         self.deadline.take(identity.deadline);
         self.total_steps.refute_if(|total| step > total);
@@ -51,7 +51,7 @@ impl NamedEnd {
 
     /// Returns the part of it that can be believed, of a process that has taken no step for
     /// some seconds.
-    pub fn planned(&self, without_steps_seconds: Option<f64>) -> PlannedEnd {
+    pub(crate) fn planned(&self, without_steps_seconds: Option<f64>) -> PlannedEnd {
         let is_training =
             without_steps_seconds.is_none_or(|seconds| seconds <= WITHOUT_STEPS_SECONDS_MAX);
         PlannedEnd {
@@ -74,5 +74,30 @@ impl<T: Copy + PartialEq> Named<T> {
 
     fn believed(&self) -> Option<T> {
         self.first.filter(|_| self.is_current && !self.is_refuted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadline_is_believed_until_a_minute_after_it() {
+        let believed = |time: f64| {
+            let mut named = NamedEnd::default();
+            let deadline = Seconds::new(1000.0).ok();
+            named.take(&Identity { deadline, ..Identity::default() }, Count::default(), time);
+            named.planned(None).deadline.is_some()
+        };
+        assert_eq!((believed(1060.0), believed(1060.1)), (true, false));
+    }
+
+    #[test]
+    fn last_step_is_believed_up_to_an_hour_without_one() {
+        let mut named = NamedEnd::default();
+        let total_steps = Count::new(1000).ok();
+        named.take(&Identity { total_steps, ..Identity::default() }, Count::default(), 0.0);
+        let believed = |seconds| named.planned(Some(seconds)).total_steps.is_some();
+        assert_eq!((believed(3600.0), believed(3600.1)), (true, false));
     }
 }

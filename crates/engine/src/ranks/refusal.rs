@@ -1,10 +1,10 @@
-//! The reason why a batch or an acknowledgement may not enter.
+//! The reason why a batch or an acknowledgment may not enter.
 
 use crate::ranks::name_conflicts::{Claim, NameConflict};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
 
-/// The reason why a batch or an acknowledgement may not enter, with the limit that it breaks.
+/// The reason why a batch or an acknowledgment may not enter, with the limit that it breaks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// The batch would take more ranks than are held.
@@ -12,6 +12,7 @@ pub enum Refusal {
     TooManyRanks {
         /// Number of ranks that there would be.
         ranks: usize,
+        /// Number of ranks that are held at most.
         max: usize,
     },
     /// The batch would take more runs than are held.
@@ -19,6 +20,7 @@ pub enum Refusal {
     TooManyRuns {
         /// Number of runs that there would be.
         runs: usize,
+        /// Number of runs that are held at most.
         max: usize,
     },
     /// A rank of the batch is held by another live process.
@@ -34,7 +36,7 @@ pub enum Refusal {
         .0.run
     )]
     OfUnnamed(RankId),
-    /// The acknowledgement is about a subject that is not held.
+    /// The acknowledgment is about a subject that is not held.
     #[error("{}", unknown(.0))]
     UnknownSubject(SubjectId),
     /// The end is about a run that is not held.
@@ -42,10 +44,20 @@ pub enum Refusal {
     UnknownRun(Run),
     /// The end is about ranks that have all ended, and otherwise.
     #[error("{} ended before ({}), and the first end counts", subject_text(.run, *.rank), .outcome.as_label())]
-    HasEnded { run: Run, rank: Option<Rank>, outcome: EndOutcome },
-    /// The acknowledgement would exceed the bound on their number.
-    #[error("the acknowledgements would exceed {max}")]
-    TooManyAcks { max: usize },
+    HasEnded {
+        /// The run that the end is about.
+        run: Run,
+        /// The rank; `None` where the end is of the whole run.
+        rank: Option<Rank>,
+        /// The outcome of the first end.
+        outcome: EndOutcome,
+    },
+    /// The acknowledgment would exceed the bound on their number.
+    #[error("the acknowledgments would exceed {max}")]
+    TooManyAcks {
+        /// Number of acknowledgments in force at most.
+        max: usize,
+    },
 }
 
 fn subject_text(run: &Run, rank: Option<Rank>) -> String {

@@ -35,7 +35,7 @@ use stepmem_types::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
 /// Readings of the device reach the detector's ladder at most this often, in seconds: it counts
 /// readings, and was tuned on one every 15 seconds. The newest ones it judges apart.
-pub const DEVICE_READING_EVERY: f64 = 10.0;
+pub(crate) const DEVICE_READING_EVERY: f64 = 10.0;
 
 /// An allocator that had to flush its cache within this time is short of memory. The alerts
 /// cover the same time.
@@ -48,7 +48,7 @@ const ALLOWED_ROUNDED_TO: f64 = 0.01;
 /// every 15 seconds or more often, and sends it with the next record.
 const OWN_PROCESS_KEPT: Duration = Duration::from_mins(5);
 
-/// One rank's state: acceptance, the recent peaks and the detector.
+/// A rank's state: acceptance, the recent peaks and the detector.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankState {
     identity: Identity,
@@ -117,7 +117,7 @@ struct HistoryPlace {
 
 impl RankState {
     /// An empty window of a rank first heard of at `now`.
-    pub fn new(creep: DetectConfig, peak_interval: Duration, now: Uptime) -> Self {
+    pub fn new(creep: &DetectConfig, peak_interval: Duration, now: Uptime) -> Self {
         Self {
             identity: Identity::default(),
             end: NamedEnd::default(),
@@ -153,7 +153,7 @@ impl RankState {
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
-    pub fn configure(&mut self, creep: DetectConfig, peak_interval: Duration) {
+    pub fn configure(&mut self, creep: &DetectConfig, peak_interval: Duration) {
         self.detectors.configure(creep);
         self.by_time.iter_mut().for_each(|by_time| by_time.configure(creep));
         self.interval.configure(peak_interval);
@@ -314,10 +314,10 @@ impl RankState {
     }
 
     /// The memory whose holders are searched for: its own, and the host's next to a device.
-    pub const HELD_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Host];
+    pub(crate) const HELD_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Host];
 
     /// Returns the memory whose growth is suspected with its last record for the first time.
-    pub fn newly_suspected(&self) -> Option<Signal> {
+    pub(crate) fn newly_suspected(&self) -> Option<Signal> {
         let newest = self.detectors.own().newest()?.position;
         Self::HELD_SIGNALS.into_iter().find(|signal| {
             let suspected = self.detectors.of(*signal).suspected(*signal);
@@ -403,7 +403,7 @@ impl RankState {
     }
 
     /// Returns whether its host memory grows and creeps.
-    pub fn host_creeps(&self) -> bool {
+    pub(crate) fn host_creeps(&self) -> bool {
         let own = if self.identity.is_host() { Signal::Allocated } else { Signal::Host };
         [own, Signal::Children, Signal::Shm].into_iter().any(|signal| {
             let trend = self.detectors().trend(signal);
@@ -444,9 +444,9 @@ impl RankState {
         let (Phase::Sample, Some(record), false) = (phase, record, self.is_ended()) else {
             return false;
         };
-        let config = *self.detectors.own().config();
+        let config = **self.detectors.own().config();
         let capacity = self.own_capacity();
-        let by_time = || Box::new(RankDetectors::by_time(config));
+        let by_time = || Box::new(RankDetectors::by_time(&config));
         let by_time = self.by_time.get_or_insert_with(by_time);
         by_time.train(&record, capacity)
     }
@@ -609,8 +609,8 @@ impl RankState {
         self.identity.reserved_limit = Some(known.unwrap_or(allowed));
     }
 
-    /// Returns how it ended, if that is another end than a later report says and stays.
-    pub fn other_end(&self, report: &EndReport) -> Option<EndOutcome> {
+    /// Returns its end, if that is another one than a later report has and stays.
+    pub(crate) fn other_end(&self, report: &EndReport) -> Option<EndOutcome> {
         let known = self.ended.as_ref()?.report.outcome;
         let is_corrected = report.outcome == EndOutcome::Oom && self.may_have_died_of_oom();
         (known != report.outcome && !is_corrected).then_some(known)
@@ -633,7 +633,7 @@ impl RankState {
 
     /// Returns whether its process called itself completed, and caught an out-of-memory error
     /// without a step after it.
-    pub fn may_have_died_of_oom(&self) -> bool {
+    pub(crate) fn may_have_died_of_oom(&self) -> bool {
         let ended = self.ended.as_ref();
         ended.is_some_and(|ended| ended.report.outcome == EndOutcome::Completed)
             && self.oom.is_some_and(|oom| oom.is_last && !oom.is_fatal)
@@ -713,7 +713,7 @@ impl RankState {
     }
 
     /// Returns whether the rank pushes: not ended, and heard of within `ttl`.
-    pub fn is_pushing(&self, now: Uptime, ttl: Duration) -> bool {
+    pub(crate) fn is_pushing(&self, now: Uptime, ttl: Duration) -> bool {
         !self.is_ended() && now.since(self.last_seen) <= ttl
     }
 
@@ -723,12 +723,12 @@ impl RankState {
     }
 
     /// The last time that it ran out of memory in this incarnation.
-    pub fn last_oom(&self) -> Option<&OomEvent> {
+    pub(crate) fn last_oom(&self) -> Option<&OomEvent> {
         self.oom.as_ref()
     }
 
     /// Returns whether its end was announced, and no newer record came.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.lifecycle.is_ended()
     }
 
@@ -749,7 +749,7 @@ impl RankState {
     }
 
     /// The memory of its process on its device that its client read after `time`.
-    pub fn own_process_since(&self, time: Uptime) -> Option<Bytes> {
+    pub(crate) fn own_process_since(&self, time: Uptime) -> Option<Bytes> {
         let (own, read_at) = self.own_process?;
         own.bytes().filter(|_| read_at > time)
     }
@@ -767,7 +767,7 @@ impl RankState {
 
     /// Returns the ask to checkpoint that the answer to a push of a rank that would has, whose
     /// records are of these steps, and notes it.
-    pub fn ask_to_checkpoint(
+    pub(crate) fn ask_to_checkpoint(
         &mut self,
         steps: (Count, Count),
         every: Duration,
@@ -780,7 +780,7 @@ impl RankState {
     }
 
     /// The last time that its present process was asked to checkpoint.
-    pub fn checkpoint_asked_at(&self) -> Option<Uptime> {
+    pub(crate) fn checkpoint_asked_at(&self) -> Option<Uptime> {
         Some(self.checkpoint?.since)
     }
 
@@ -929,7 +929,7 @@ impl RankState {
         }
     }
 
-    /// One more time that it ran out of memory.
+    /// Returns the event that it ran out of memory once more.
     fn oom(&self, step: Option<u64>, now: Uptime) -> OomEvent {
         let view = self.view(DeviceView::default(), now);
         let headroom = view.headroom();

@@ -20,7 +20,7 @@ use stepmem_types::step::StepSample;
 use stepmem_types::units::{Seconds, Uptime};
 
 /// A client's clock may be ahead of ours by this many seconds.
-pub const AHEAD_SECONDS_MAX: f64 = 300.0;
+pub(crate) const AHEAD_SECONDS_MAX: f64 = 300.0;
 
 /// The limits of the rank table, and the settings of its ranks.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub struct RecordCounts {
 
 /// The outcome of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordResult {
+pub(crate) struct RecordResult {
     /// Set when the record was used.
     pub is_used: bool,
     /// Set when a trend changed.
@@ -79,7 +79,7 @@ pub struct RecordResult {
 
 /// All ranks, by run.
 #[derive(Debug)]
-pub struct RankTable {
+pub(crate) struct RankTable {
     settings: RankSettings,
     runs: BTreeMap<Run, BTreeMap<Rank, RankState>>,
     // Invariant: the number of ranks in `runs` that have not ended.
@@ -93,16 +93,16 @@ pub struct RankTable {
 
 /// The ranks of an earlier exporter.
 #[derive(Debug, Default)]
-pub struct SavedRanks(BTreeMap<Run, BTreeMap<Rank, RankState>>);
+pub(crate) struct SavedRanks(BTreeMap<Run, BTreeMap<Rank, RankState>>);
 
 impl SavedRanks {
-    pub fn insert(&mut self, run: Run, rank: Rank, state: RankState) {
+    pub(crate) fn insert(&mut self, run: Run, rank: Rank, state: RankState) {
         self.0.entry(run).or_default().insert(rank, state);
     }
 }
 
 /// Number of ended ranks that are held in addition to the others.
-pub const ENDED_MAX: usize = 1024;
+pub(crate) const ENDED_MAX: usize = 1024;
 
 /// Returns the first rank of these runs.
 fn first_of<'a>(
@@ -121,7 +121,7 @@ fn has_place(ranks: &BTreeMap<Rank, RankState>) -> bool {
 
 impl RankTable {
     /// A table without a rank.
-    pub fn new(settings: RankSettings) -> Self {
+    pub(crate) fn new(settings: RankSettings) -> Self {
         Self {
             settings,
             runs: BTreeMap::new(),
@@ -134,7 +134,10 @@ impl RankTable {
     }
 
     /// Returns the first rank, or the first after another.
-    pub fn first_after(&self, after: Option<&RankId>) -> Option<(&Run, Rank, &RankState)> {
+    pub(crate) fn first_after(
+        &self,
+        after: Option<&RankId>,
+    ) -> Option<(&Run, Rank, &RankState)> {
         let Some(RankId { run, rank }) = after else { return first_of(self.runs.iter()) };
         let same_run = self.runs.get_key_value(run).and_then(|(run, ranks)| {
             let (rank, state) = ranks.range((Excluded(*rank), Unbounded)).next()?;
@@ -144,12 +147,12 @@ impl RankTable {
     }
 
     /// A table that goes on where another stood.
-    pub fn resume(settings: RankSettings, saved: SavedRanks) -> Self {
+    pub(crate) fn resume(settings: RankSettings, saved: SavedRanks) -> Self {
         let mut table = Self { runs: saved.0, ..Self::new(settings) };
         for (run, ranks) in &mut table.runs {
             let creep = table.settings.creep_of(run);
             for rank in ranks.values_mut() {
-                rank.configure(creep, table.settings.peak_interval);
+                rank.configure(&creep, table.settings.peak_interval);
             }
         }
         table.count();
@@ -162,7 +165,7 @@ impl RankTable {
     /// # Errors
     ///
     /// The bound that the batch would break; its records are counted as dropped.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         batch: &[StepSample],
         now: Uptime,
@@ -202,7 +205,12 @@ impl RankTable {
 
     /// Takes one record of a batch that was admitted and arrived at `now`, which is the Unix time
     /// `arrival`.
-    pub fn push(&mut self, sample: &StepSample, now: Uptime, arrival: f64) -> RecordResult {
+    pub(crate) fn push(
+        &mut self,
+        sample: &StepSample,
+        now: Uptime,
+        arrival: f64,
+    ) -> RecordResult {
         let settings = &self.settings;
         // The name is cloned for a new run only.
         let ranks = match self.runs.get_mut(&sample.run) {
@@ -211,7 +219,7 @@ impl RankTable {
         };
         let state = ranks.entry(sample.rank).or_insert_with(|| {
             self.n_ranks += 1;
-            RankState::new(settings.creep_of(&sample.run), settings.peak_interval, now)
+            RankState::new(&settings.creep_of(&sample.run), settings.peak_interval, now)
         });
         let was_ended = state.is_ended();
         let (verdict, is_changed) = state.push(sample, now, arrival);
@@ -236,7 +244,11 @@ impl RankTable {
     ///
     /// # Errors
     /// Another process holds the rank.
-    pub fn check_own(&self, id: &RankId, instance: Option<Instance>) -> Result<(), Refusal> {
+    pub(crate) fn check_own(
+        &self,
+        id: &RankId,
+        instance: Option<Instance>,
+    ) -> Result<(), Refusal> {
         let state = self.get(&id.run, id.rank);
         match (state.is_none_or(|state| state.lifecycle().is_of(instance)), instance) {
             (true, _) => Ok(()),
@@ -248,7 +260,7 @@ impl RankTable {
     /// Ends a rank, or all ranks of a run that the process holds. Returns whether the run is
     /// held. The ranks give their place free at once; what they came to stays, for at most
     /// [`ENDED_MAX`] ranks.
-    pub fn end(&mut self, run: &Run, end: &RankEnd, arrival: Arrival) -> bool {
+    pub(crate) fn end(&mut self, run: &Run, end: &RankEnd, arrival: Arrival) -> bool {
         let mut report = end.report.clone();
         self.correct_time(&mut report.time, arrival.time);
         let Some(ranks) = self.runs.get_mut(run) else { return false };
@@ -264,23 +276,23 @@ impl RankTable {
     }
 
     /// Notes that Prometheus has read everything.
-    pub fn scraped(&mut self) {
+    pub(crate) fn scraped(&mut self) {
         self.states_mut().for_each(RankState::scraped);
     }
 
     /// Returns whether something of this time is of the rank's present incarnation.
-    pub fn is_of_present_incarnation(&self, id: &RankId, since: Uptime) -> bool {
+    pub(crate) fn is_of_present_incarnation(&self, id: &RankId, since: Uptime) -> bool {
         let origin = self.get(&id.run, id.rank).and_then(|state| state.lifecycle().origin());
         origin.is_none_or(|origin| since >= origin.began)
     }
 
     /// Returns whether a rank ended badly that Prometheus has not read since.
-    pub fn awaits_scrape(&self) -> bool {
+    pub(crate) fn awaits_scrape(&self) -> bool {
         self.states().filter_map(RankState::ended).any(RankEnded::awaits_scrape)
     }
 
     /// Returns the number of ended ranks that left the outputs early to keep a bound.
-    pub fn ended_dropped(&self) -> u64 {
+    pub(crate) fn ended_dropped(&self) -> u64 {
         self.ended_dropped
     }
 
@@ -317,7 +329,7 @@ impl RankTable {
 
     /// Forgets the ranks that have been silent for longer than `silence`, and runs without a
     /// rank.
-    pub fn forget(&mut self, now: Uptime, silence: Duration) {
+    pub(crate) fn forget(&mut self, now: Uptime, silence: Duration) {
         for ranks in self.runs.values_mut() {
             ranks.retain(|_, rank| now.since(rank.last_seen()) <= silence);
         }
@@ -326,27 +338,27 @@ impl RankTable {
     }
 
     /// Returns the state of a rank.
-    pub fn get(&self, run: &Run, rank: Rank) -> Option<&RankState> {
+    pub(crate) fn get(&self, run: &Run, rank: Rank) -> Option<&RankState> {
         self.runs.get(run)?.get(&rank)
     }
 
     /// Returns the state of a rank, to change it.
-    pub fn get_mut(&mut self, run: &Run, rank: Rank) -> Option<&mut RankState> {
+    pub(crate) fn get_mut(&mut self, run: &Run, rank: Rank) -> Option<&mut RankState> {
         self.runs.get_mut(run)?.get_mut(&rank)
     }
 
     /// Returns every run, ascending, with its ranks, ascending.
-    pub fn runs(&self) -> impl Iterator<Item = (&Run, &BTreeMap<Rank, RankState>)> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&Run, &BTreeMap<Rank, RankState>)> {
         self.runs.iter()
     }
 
     /// Returns a run with its ranks.
-    pub fn run(&self, run: &Run) -> Option<(&Run, &BTreeMap<Rank, RankState>)> {
+    pub(crate) fn run(&self, run: &Run) -> Option<(&Run, &BTreeMap<Rank, RankState>)> {
         self.runs.get_key_value(run)
     }
 
     /// Returns every rank that pushes at `now`, ascending.
-    pub fn pushing(&self, now: Uptime) -> impl Iterator<Item = (RankId, &RankState)> {
+    pub(crate) fn pushing(&self, now: Uptime) -> impl Iterator<Item = (RankId, &RankState)> {
         let ttl = self.settings.ttl;
         self.runs.iter().flat_map(move |(run, ranks)| {
             ranks
@@ -357,19 +369,19 @@ impl RankTable {
     }
 
     /// Returns the state of every rank.
-    pub fn states(&self) -> impl Iterator<Item = &RankState> {
+    pub(crate) fn states(&self) -> impl Iterator<Item = &RankState> {
         self.runs.values().flat_map(BTreeMap::values)
     }
 
     /// Returns the state of every rank, to change it.
-    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut RankState> {
+    pub(crate) fn states_mut(&mut self) -> impl Iterator<Item = &mut RankState> {
         self.runs.values_mut().flat_map(BTreeMap::values_mut)
     }
 
     /// Replaces a time that is more than [`AHEAD_SECONDS_MAX`] ahead of the arrival, a Unix
     /// time, by that, and counts it. A client's clock that was wrong for a while must not make
     /// everything after it late.
-    pub fn correct_time(&mut self, time: &mut Option<Seconds>, arrival: f64) {
+    pub(crate) fn correct_time(&mut self, time: &mut Option<Seconds>, arrival: f64) {
         if time.is_some_and(|time| time.get() > arrival + AHEAD_SECONDS_MAX) {
             *time = Seconds::new(arrival).ok();
             self.records.clock_ahead += 1;
@@ -377,12 +389,12 @@ impl RankTable {
     }
 
     /// Returns the counts of the records that were taken, by outcome.
-    pub fn records(&self) -> RecordCounts {
+    pub(crate) fn records(&self) -> RecordCounts {
         self.records
     }
 
     /// Returns the number of records that were refused to keep a bound.
-    pub fn records_dropped(&self) -> u64 {
+    pub(crate) fn records_dropped(&self) -> u64 {
         self.records_dropped
     }
 
@@ -395,24 +407,21 @@ impl RankTable {
         let (runs, RankClaim { sample, now, .. }) = (&self.runs, &claim);
         let is_taken = |name: &Run| {
             let mut states = runs.get(name).into_iter().flat_map(BTreeMap::values);
-            states.any(|state| {
-                let launch = state.lifecycle().live_launch(*now);
-                launch
-                    .is_some_and(|launch| launch.is_none() || launch != sample.launch.as_ref())
-            })
+            states
+                .any(|state| state.lifecycle().is_live_of_another(sample.launch.as_ref(), *now))
         };
         Refusal::Held(Box::new(self.name_conflicts.refuse(claim, is_taken)))
     }
 
     /// Returns the number of processes that are refused because another live one holds their
     /// rank of the run.
-    pub fn n_claimants(&self, run: &Run, now: Uptime) -> usize {
+    pub(crate) fn n_claimants(&self, run: &Run, now: Uptime) -> usize {
         self.name_conflicts.count(run, now)
     }
 
     /// Returns the name that the program of a run asked for first, where another live one held
     /// it.
-    pub fn asked_for(&self, run: &Run) -> Option<&Run> {
+    pub(crate) fn asked_for(&self, run: &Run) -> Option<&Run> {
         self.name_conflicts.asked_for(run)
     }
 

@@ -25,7 +25,7 @@ pub struct RankTotals {
 
 impl RankTotals {
     /// Starts to count another unit.
-    pub fn begin_unit(&mut self) {
+    pub(crate) fn begin_unit(&mut self) {
         self.steps = 0;
         self.unread_steps = 0;
     }

@@ -16,7 +16,7 @@ pub enum ReadBy {
 
 /// The last reading of what a device, or a process on it, uses.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub struct UsedNow {
+pub(crate) struct UsedNow {
     used: Bytes,
     reserved: Bytes,
     /// Set until the record after it has come.
@@ -26,7 +26,12 @@ pub struct UsedNow {
 impl UsedNow {
     /// Takes a use that was read while the allocator holds `reserved`. One that has not changed
     /// may be the last reading again.
-    pub fn renew(last: &mut Option<Self>, used: Option<Bytes>, reserved: Bytes, by: ReadBy) {
+    pub(crate) fn renew(
+        last: &mut Option<Self>,
+        used: Option<Bytes>,
+        reserved: Bytes,
+        by: ReadBy,
+    ) {
         let Some(used) = used else { return };
         if last.is_none_or(|last| last.used != used) {
             *last = Some(Self { used, reserved, is_open: by == ReadBy::Exporter });
@@ -34,14 +39,14 @@ impl UsedNow {
     }
 
     /// Takes what the allocator holds by the next record.
-    pub fn close(&mut self, reserved: Option<Bytes>) {
+    pub(crate) fn close(&mut self, reserved: Option<Bytes>) {
         if std::mem::take(&mut self.is_open) {
             self.reserved = self.reserved.max(reserved.unwrap_or_default());
         }
     }
 
     /// Returns the bytes in use that were not the allocator's.
-    pub fn other_bytes(&self) -> f64 {
+    pub(crate) fn other_bytes(&self) -> f64 {
         self.used.as_f64() - self.reserved.as_f64()
     }
 }

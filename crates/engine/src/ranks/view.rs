@@ -28,6 +28,7 @@ use stepmem_types::units::{Bytes, Uptime};
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankActivity {
+    /// The rank pushes.
     Pushing,
     /// The rank has been silent for longer than a live process is.
     Silent,
@@ -226,7 +227,7 @@ impl RankView<'_> {
     }
 
     /// Returns the same for each rank of a container.
-    pub fn memory_end(&self, signal: Signal) -> Option<Outlook> {
+    pub(crate) fn memory_end(&self, signal: Signal) -> Option<Outlook> {
         let of_container = self.container_end(signal).map(|(_, creeping)| creeping);
         of_container.or_else(|| self.outlook(signal))
     }

@@ -18,7 +18,7 @@ use stepmem_types::site::{
 use stepmem_types::units::{Count, Uptime};
 
 /// The time from one search for holders to the next while the growth lasts.
-pub const HEAP_SCAN_COOLDOWN: Duration = Duration::from_mins(10);
+pub(crate) const HEAP_SCAN_COOLDOWN: Duration = Duration::from_mins(10);
 /// The result of a search counts until so many later ones should have come to something.
 const SEARCHES_MISSED: u32 = 2;
 
@@ -26,6 +26,7 @@ const SEARCHES_MISSED: u32 = 2;
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnalysisOutcome {
+    /// The analysis is complete, whether it names a line or not.
     Analysed,
     /// The process that analyzed it took too much processor time.
     CpuTime,
@@ -51,6 +52,7 @@ pub enum AnalysisOutcome {
     Queue,
     /// The analysis took too long.
     Timeout,
+    /// The file is larger than the bound on files that are read.
     TooLarge,
 }
 
@@ -98,6 +100,7 @@ impl AnalysisOutcome {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotAnalysis {
+    /// The outcome; of any other than `Analysed` nothing else is known but a reason.
     pub outcome: AnalysisOutcome,
     /// The reason that it was not analyzed.
     pub reason: Option<SiteText>,
@@ -114,12 +117,14 @@ pub struct SnapshotAnalysis {
 /// The outcome of a snapshot's timeline.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TimelineOutcome {
+    /// The timeline is on disk.
     Written {
         /// The id by which it is served.
         id: Box<str>,
         /// Older ones that it took the place of.
         n_removed: u64,
     },
+    /// The timeline could not be written.
     Failed,
 }
 
@@ -146,6 +151,7 @@ pub struct AnalysisRequest {
 /// A training process's report of its live objects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HoldersReport {
+    /// The rank that was scanned.
     pub rank: RankId,
     /// The process that reports it; `None` where it does not name itself.
     pub instance: Option<Instance>,
@@ -154,13 +160,18 @@ pub struct HoldersReport {
     pub is_known: bool,
     /// Id of the request; `None` for a program that scanned without one.
     pub id: Option<Box<str>>,
+    /// The outcome of the scans so far.
     pub outcome: HoldersOutcome,
-    /// Steps of the two scans.
+    /// The step of the first scan.
     pub first_step: Option<Count>,
+    /// The step of the second scan.
     pub last_step: Option<Count>,
-    /// Objects that the less complete of the two scans read, and those that it met.
+    /// Objects that the less complete of the two scans read.
     pub objects_read: Option<Count>,
+    /// Objects that this scan met.
     pub objects_met: Option<Count>,
+    /// Set when the memory grew meanwhile as that which is searched for.
+    pub saw_growth: Option<bool>,
     /// The search for lines that followed, where there was one.
     pub lines: Option<LineSearch>,
 }
@@ -175,6 +186,7 @@ impl HoldersReport {
                 is_complete,
                 objects_read: self.objects_read,
                 objects_met: self.objects_met,
+                saw_growth: self.saw_growth,
                 lines: self.lines,
             })
         };
@@ -202,9 +214,12 @@ pub enum HoldersOutcome {
     Nothing,
     /// The search would have taken too long.
     GaveUp {
+        /// The reason, as the process words it.
         error: Box<str>,
     },
+    /// The scan ended in an error.
     Failed {
+        /// The error, as the process words it.
         error: Box<str>,
     },
 }
@@ -259,7 +274,7 @@ pub struct HeldView<'a> {
 
 impl HeldView<'_> {
     /// Returns whether what it holds has a bound.
-    pub fn has_bound(&self) -> bool {
+    pub(crate) fn has_bound(&self) -> bool {
         self.holder.is_some_and(|known| known.holder.fill.is_some())
     }
 }
@@ -295,7 +310,7 @@ impl<'a> SiteView<'a> {
 
 /// Number of ended ranks whose causes are kept. Beyond, those that were learned first are
 /// forgotten.
-pub const ENDED_SITES_MAX: usize = 64;
+pub(crate) const ENDED_SITES_MAX: usize = 64;
 
 /// A value, and when the snapshot or the heap scan that it comes from was asked for.
 type Dated<T> = Option<(Uptime, Box<T>)>;
@@ -312,7 +327,7 @@ pub struct KnownHolder {
 
 impl KnownHolder {
     /// Returns whether two more searches should have come to something by then.
-    pub fn is_outdated_at(&self, now: Uptime) -> bool {
+    pub(crate) fn is_outdated_at(&self, now: Uptime) -> bool {
         let search = HEAP_SCAN_COOLDOWN + self.reported.since(self.asked);
         now.since(self.reported) > SEARCHES_MISSED * search
     }
@@ -336,7 +351,7 @@ struct Held {
 
 impl Held {
     /// Returns the time when the newest of it was asked for.
-    fn learnt(&self) -> Option<Uptime> {
+    fn learned(&self) -> Option<Uptime> {
         let searched = self.searched.as_ref().map(|(since, _)| *since);
         self.holder.as_ref().map(|known| known.asked).max(searched)
     }
@@ -362,12 +377,12 @@ impl RankSites {
         (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 5) + 2) * (SITE_TEXT_BYTES_MAX + 32);
 
     /// Returns the time when the newest of it was asked for.
-    fn learnt(&self) -> Option<Uptime> {
+    fn learned(&self) -> Option<Uptime> {
         let of = [
             self.leak.as_ref().map(|(since, _)| *since),
             self.oom.as_ref().map(|(since, _)| *since),
-            self.own.learnt(),
-            self.host.learnt(),
+            self.own.learned(),
+            self.host.learned(),
         ];
         of.into_iter().max().flatten()
     }
@@ -375,7 +390,7 @@ impl RankSites {
 
 /// The causes of all ranks.
 #[derive(Debug, Default)]
-pub struct SiteTable {
+pub(crate) struct SiteTable {
     // Invariant: only of ranks that the rank table holds, after each `retain`; of at most
     // ENDED_SITES_MAX that ended.
     runs: BTreeMap<Run, BTreeMap<Rank, RankSites>>,
@@ -385,7 +400,7 @@ pub struct SiteTable {
 impl SiteTable {
     /// Takes a cause that was found at `now`. A holder that is known stays against a search
     /// that names none: its figures are dated.
-    pub fn take(&mut self, found: &FoundCause, now: Uptime) {
+    pub(crate) fn take(&mut self, found: &FoundCause, now: Uptime) {
         let FoundCause { rank, cause, signal, since } = found;
         match cause {
             Cause::Snapshot(analysis) => self.take_analysis(rank, analysis, *since),
@@ -421,7 +436,7 @@ impl SiteTable {
     }
 
     /// Returns the known facts of a rank whose present incarnation began at `began`.
-    pub fn of(&self, run: &Run, rank: Rank, began: Option<Uptime>) -> SiteView<'_> {
+    pub(crate) fn of(&self, run: &Run, rank: Rank, began: Option<Uptime>) -> SiteView<'_> {
         fn present<T>(dated: Option<&(Uptime, Box<T>)>, began: Option<Uptime>) -> Option<&T> {
             let (since, value) = dated?;
             began.is_none_or(|began| *since >= began).then_some(&**value)
@@ -436,12 +451,15 @@ impl SiteTable {
     }
 
     /// Adds the causes of a rank as they were saved.
-    pub fn insert(&mut self, id: &RankId, sites: RankSites) {
+    pub(crate) fn insert(&mut self, id: &RankId, sites: RankSites) {
         *self.of_mut(id) = sites;
     }
 
     /// Returns the causes of the first rank in order, or of the first one after this.
-    pub fn first_after(&self, after: Option<&RankId>) -> Option<(&Run, Rank, &RankSites)> {
+    pub(crate) fn first_after(
+        &self,
+        after: Option<&RankId>,
+    ) -> Option<(&Run, Rank, &RankSites)> {
         let first = |run| {
             self.runs.range::<Run, _>(run).find_map(|(run, ranks)| {
                 ranks.first_key_value().map(|(rank, sites)| (run, *rank, sites))
@@ -459,13 +477,13 @@ impl SiteTable {
 
     /// Forgets the ranks that are not held any more, and ended ones beyond [`ENDED_SITES_MAX`].
     /// `has_ended` returns whether a rank ended; `None` of one that is not held.
-    pub fn retain(&mut self, has_ended: impl Fn(&Run, Rank) -> Option<bool>) {
+    pub(crate) fn retain(&mut self, has_ended: impl Fn(&Run, Rank) -> Option<bool>) {
         let mut ended = Vec::new();
         for (run, ranks) in &mut self.runs {
             ranks.retain(|rank, sites| {
                 let state = has_ended(run, *rank);
                 if state == Some(true) {
-                    ended.push((sites.learnt(), RankId { run: run.clone(), rank: *rank }));
+                    ended.push((sites.learned(), RankId { run: run.clone(), rank: *rank }));
                 }
                 state.is_some()
             });
@@ -483,7 +501,7 @@ impl SiteTable {
     }
 
     /// Returns the number of ended ranks whose causes were forgotten to keep the bound.
-    pub fn n_dropped(&self) -> u64 {
+    pub(crate) fn n_dropped(&self) -> u64 {
         self.n_dropped
     }
 

@@ -25,7 +25,7 @@ const PERIODS: f64 = 1.0;
 
 /// A heap scan of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct HeapScan {
+pub(crate) struct HeapScan {
     progress: Progress,
     /// Set when it was asked for before the growth was a finding.
     is_early: bool,
@@ -66,7 +66,7 @@ impl Requested for HeapScan {
 /// The heap scans of all runs. Those of host memory next to a device have a schedule of their
 /// own, so that growth of one memory does not keep the other from being searched.
 #[derive(Debug)]
-pub struct HeapScans {
+pub(crate) struct HeapScans {
     is_on: bool,
     own: RequestTracker<HeapScan>,
     host: RequestTracker<HeapScan>,
@@ -81,7 +81,7 @@ pub struct SavedHeapScans {
 
 impl HeapScans {
     /// Creates an empty list; `is_on`: whether growth asks for a heap scan.
-    pub fn new(is_on: bool, cooldown: Duration) -> Self {
+    pub(crate) fn new(is_on: bool, cooldown: Duration) -> Self {
         let settings =
             ScheduleSettings { steps: STEPS, periods: PERIODS, run_max: RUN_MAX, cooldown };
         let tracker = |signal| RequestTracker::new(settings, HeapScan::of(signal));
@@ -89,7 +89,7 @@ impl HeapScans {
     }
 
     /// Returns whether growth asks for a heap scan.
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on
     }
 
@@ -104,7 +104,7 @@ impl HeapScans {
 
     /// Returns the requests that wait for ranks that `accepts` allows, by the rank and the time
     /// of the request.
-    pub fn waiting(
+    pub(crate) fn waiting(
         &self,
         accepts: impl Fn(&RankId, Uptime) -> bool + Copy,
     ) -> impl Iterator<Item = RankRequest> {
@@ -112,26 +112,26 @@ impl HeapScans {
     }
 
     /// Returns the number of heap scans by outcome.
-    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let both = self.own.outcomes().zip(self.host.outcomes());
         both.map(|((outcome, own), (_, host))| (outcome, own + host))
     }
 
     /// Returns the part that outlasts a restart.
-    pub fn saved(&self) -> SavedHeapScans {
+    pub(crate) fn saved(&self) -> SavedHeapScans {
         SavedHeapScans { own: self.own.saved(), host: self.host.saved() }
     }
 
     /// Takes suspected growth of a rank. The rank is asked for a heap scan, so that the holder
     /// is known when the growth is a finding.
-    pub fn suspects(&mut self, growth: &Growth<'_>, now: Uptime) {
+    pub(crate) fn suspects(&mut self, growth: &Growth<'_>, now: Uptime) {
         self.grows(growth, true, now);
     }
 
     /// Takes growth of a rank whose incarnation began at `began`, at the growth's beginning and
     /// while it lasts. The rank is asked for a heap scan unless one goes on, or its run has had
     /// enough.
-    pub fn creeps(&mut self, growth: &Growth<'_>, began: Option<Uptime>, now: Uptime) {
+    pub(crate) fn creeps(&mut self, growth: &Growth<'_>, began: Option<Uptime>, now: Uptime) {
         if began.is_some_and(|began| self.were_before(growth, began)) {
             self.of_mut(growth.signal).schedule.forget(growth.rank);
         }
@@ -149,7 +149,12 @@ impl HeapScans {
     /// Asks a rank for the line that allocates host memory, which is that of `signal`, because
     /// an operator wants it. Returns the id of the request, that of the open one if the rank was
     /// asked for it already.
-    pub fn want_lines(&mut self, rank: &RankId, signal: Signal, now: Uptime) -> Box<str> {
+    pub(crate) fn want_lines(
+        &mut self,
+        rank: &RankId,
+        signal: Signal,
+        now: Uptime,
+    ) -> Box<str> {
         let is_same = |open: &&Listed<HeapScan>| open.rank == *rank && open.of.wants_lines;
         let open = self.open().find(is_same);
         if let Some(id) = open.and_then(|open| open.id.clone()) {
@@ -169,7 +174,7 @@ impl HeapScans {
 
     /// Takes a report. Returns the memory that it is about, and since when what it names is
     /// known: when the rank was asked, or now.
-    pub fn take(&mut self, report: &HoldersReport, now: Uptime) -> (Signal, Uptime) {
+    pub(crate) fn take(&mut self, report: &HoldersReport, now: Uptime) -> (Signal, Uptime) {
         let run = &report.rank.run;
         let is_of_host = self.host.named(report.id.as_deref(), &report.rank).is_some();
         let signal = if is_of_host { Signal::Host } else { Signal::Allocated };
@@ -202,14 +207,14 @@ impl HeapScans {
 
     /// Gives up heap scans that have waited too long, and those whose process has gone, where
     /// `is_present` is false.
-    pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
+    pub(crate) fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let is_gone = |scan: &Listed<HeapScan>| !is_present(&scan.rank, scan.since);
         self.own.expire(is_gone, now);
         self.host.expire(is_gone, now);
     }
 
     /// Goes on where an earlier exporter stood, unless the settings no longer want it.
-    pub fn resume(&mut self, saved: SavedHeapScans) {
+    pub(crate) fn resume(&mut self, saved: SavedHeapScans) {
         let is_on = self.is_on;
         let is_kept = |scan: &Listed<HeapScan>| is_on || scan.of.wants_lines;
         self.own.resume(saved.own, is_kept);
@@ -298,6 +303,7 @@ mod tests {
             last_step: None,
             objects_read: None,
             objects_met: None,
+            saw_growth: None,
             lines: None,
         }
     }

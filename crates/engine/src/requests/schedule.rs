@@ -14,19 +14,19 @@ use stepmem_types::units::Uptime;
 
 /// The most runs of which it is known what they were asked; the one asked longest ago is
 /// forgotten.
-pub const RUNS_MAX: usize = 1024;
+pub(crate) const RUNS_MAX: usize = 1024;
 /// A rank that was asked and has not reported this long after its steps will not. Its steps are
 /// given twice the time that they take by its pace.
-pub const REPORT_WITHIN: Duration = Duration::from_mins(10);
+pub(crate) const REPORT_WITHIN: Duration = Duration::from_mins(10);
 /// A rank is asked to record at most this many steps.
 pub const STEPS_MAX: u32 = 1000;
 /// Ranks of a run that are asked about one creep.
-pub const GROWTH_RANKS_MAX: usize = 2;
+pub(crate) const GROWTH_RANKS_MAX: usize = 2;
 /// Ranks of a run that are asked each for itself, once that was called for.
-pub const EACH_RANKS_MAX: usize = 32;
+pub(crate) const EACH_RANKS_MAX: usize = 32;
 /// Number of times that a rank is asked about one creep: again when the first recording was too
 /// short.
-pub const RANK_REQUESTS_MAX: u32 = 2;
+pub(crate) const RANK_REQUESTS_MAX: u32 = 2;
 /// A second recording is this much longer than the first.
 const LONGER: u32 = 3;
 /// Number of level shifts from which their distance is known.
@@ -49,10 +49,10 @@ pub struct ScheduleSettings {
     pub cooldown: Duration,
 }
 
-// Same name as detect::tests::Growth: that of a window, before anybody asks.
+// Same name as detect::explanations::Growth: that of a window, before anybody asks.
 /// Growth of a rank that asks for a snapshot.
 #[derive(Clone, Copy, Debug)]
-pub struct Growth<'a> {
+pub(crate) struct Growth<'a> {
     pub rank: &'a RankId,
     /// The memory that grows: the rank's own, or the host's next to a device.
     pub signal: Signal,
@@ -66,7 +66,7 @@ pub struct Growth<'a> {
 
 /// The length of a rank's recording.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct RequestPlan {
+pub(crate) struct RequestPlan {
     pub steps: u32,
     /// The duration of a step by its pace, or a guess.
     #[serde(deserialize_with = "saved::amounts")]
@@ -75,7 +75,7 @@ pub struct RequestPlan {
 
 /// The result of a rank's growth.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ScheduleStep {
+pub(crate) enum ScheduleStep {
     /// The rank is asked.
     Ask(RequestPlan),
     /// Another rank of the run is asked about the same, or this one was.
@@ -91,13 +91,13 @@ pub enum ScheduleStep {
 
 /// Request schedules that outlast a restart.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub struct SavedSchedule(
+pub(crate) struct SavedSchedule(
     #[serde(deserialize_with = "saved::list::<_, _, RUNS_MAX>")] BTreeMap<Run, RunSchedule>,
 );
 
 /// The request schedules of all runs.
 #[derive(Debug)]
-pub struct RequestSchedule {
+pub(crate) struct RequestSchedule {
     settings: ScheduleSettings,
     // Invariant: at most RUNS_MAX.
     runs: BTreeMap<Run, RunSchedule>,
@@ -151,12 +151,12 @@ impl AskedRank {
 
 impl RequestPlan {
     /// Plans a recording of a rank whose pace is not known.
-    pub fn of_steps(steps: u32) -> Self {
+    pub(crate) fn of_steps(steps: u32) -> Self {
         Self { steps: steps.clamp(1, STEPS_MAX), seconds_per_step: PACE_DEFAULT }
     }
 
     /// Returns the time after which an ask counts as unanswered.
-    pub fn allowance(self) -> Duration {
+    pub(crate) fn allowance(self) -> Duration {
         let pace = self.seconds_per_step.clamp(0.0, PACE_SLOWEST);
         let seconds = 2.0 * f64::from(self.steps) * pace;
         REPORT_WITHIN + Duration::try_from_secs_f64(seconds).unwrap_or_default()
@@ -164,23 +164,23 @@ impl RequestPlan {
 }
 
 impl RequestSchedule {
-    pub fn new(settings: ScheduleSettings) -> Self {
+    pub(crate) fn new(settings: ScheduleSettings) -> Self {
         Self { settings, runs: BTreeMap::new() }
     }
 
     /// Returns the part that outlasts a restart.
-    pub fn saved(&self) -> SavedSchedule {
+    pub(crate) fn saved(&self) -> SavedSchedule {
         SavedSchedule(self.runs.clone())
     }
 
     /// Goes on where an earlier exporter stood.
-    pub fn resume(&mut self, saved: SavedSchedule) {
+    pub(crate) fn resume(&mut self, saved: SavedSchedule) {
         self.runs = saved.0.into_iter().take(RUNS_MAX).collect();
     }
 
     /// Takes growth of a rank: it begins a request schedule, or belongs to the one that its run
     /// is in.
-    pub fn grows(&mut self, growth: &Growth<'_>, now: Uptime) -> ScheduleStep {
+    pub(crate) fn grows(&mut self, growth: &Growth<'_>, now: Uptime) -> ScheduleStep {
         let plan = match self.plan(growth) {
             Ok(plan) => plan,
             Err(period) => return ScheduleStep::TooLong { period },
@@ -227,14 +227,14 @@ impl RequestSchedule {
 
     /// Asks every rank of a run for itself from now on: the result of one of them does not hold
     /// for the others.
-    pub fn ask_each(&mut self, run: &Run) {
+    pub(crate) fn ask_each(&mut self, run: &Run) {
         if let Some(run) = self.runs.get_mut(run) {
             run.asks_each = true;
         }
     }
 
     /// Returns the rank that is to be asked next about a run's growth.
-    pub fn next(&mut self, run: &Run, now: Uptime) -> Option<(RankId, RequestPlan)> {
+    pub(crate) fn next(&mut self, run: &Run, now: Uptime) -> Option<(RankId, RequestPlan)> {
         let run = self.runs.get_mut(run)?;
         let NextRank { rank, plan, .. } = run.next.take()?;
         run.ranks.truncate(EACH_RANKS_MAX - 1);
@@ -243,7 +243,7 @@ impl RequestSchedule {
     }
 
     /// Ends the present request schedule of a run: the next growth begins another.
-    pub fn close(&mut self, run: &Run) {
+    pub(crate) fn close(&mut self, run: &Run) {
         if let Some(run) = self.runs.get_mut(run) {
             run.is_closed = true;
         }
@@ -251,7 +251,7 @@ impl RequestSchedule {
 
     /// Forgets what a rank was asked in the present request schedule of its run, so that it may
     /// be asked again.
-    pub fn forget(&mut self, rank: &RankId) {
+    pub(crate) fn forget(&mut self, rank: &RankId) {
         if let Some(run) = self.runs.get_mut(&rank.run) {
             run.ranks.retain(|asked| asked.rank != *rank);
         }
@@ -259,7 +259,7 @@ impl RequestSchedule {
 
     /// Returns the longer plan for a rank whose recording was too short; `None` if it was asked
     /// often enough.
-    pub fn longer(&mut self, rank: &RankId) -> Option<RequestPlan> {
+    pub(crate) fn longer(&mut self, rank: &RankId) -> Option<RequestPlan> {
         let run = self.runs.get_mut(&rank.run)?;
         let asked = run.ranks.iter_mut().find(|asked| asked.rank == *rank)?;
         if asked.n_asks >= RANK_REQUESTS_MAX {

@@ -13,11 +13,11 @@ use stepmem_types::units::{Bytes, Count};
 
 /// The outcome of growth whose rank is not asked: its run has had enough, or no recording would
 /// be long enough.
-pub const LIMITED: &str = "limited";
+pub(crate) const LIMITED: &str = "limited";
 /// The longest path that is taken, in bytes.
-pub const PATH_BYTES_MAX: usize = 1024;
+pub(crate) const PATH_BYTES_MAX: usize = 1024;
 /// The longest error that is taken, in bytes.
-pub const ERROR_BYTES_MAX: usize = 512;
+pub(crate) const ERROR_BYTES_MAX: usize = 512;
 
 /// The longest id of a timeline that is read back, in bytes.
 const TIMELINE_ID_BYTES_MAX: usize = 128;

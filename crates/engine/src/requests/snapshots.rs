@@ -30,6 +30,7 @@ const PERIODS: f64 = 3.0;
 pub struct SnapshotSettings {
     /// Set when MEMORY RISING and MEMORY CREEP ask for one.
     pub on_creep: bool,
+    /// The settings of how often, and for how many steps.
     pub schedule: ScheduleSettings,
     /// The directory that training processes write below, as the exporter sees it; `None` reads
     /// nothing.
@@ -48,7 +49,7 @@ impl Default for SnapshotSettings {
 
 /// The snapshots of all runs.
 #[derive(Debug)]
-pub struct Snapshots {
+pub(crate) struct Snapshots {
     settings: SnapshotSettings,
     pub requests: RequestTracker<Snapshot>,
     /// Snapshots that another process shall analyze. Invariant: at most [`LISTED_MAX`].
@@ -65,7 +66,7 @@ struct TimelineCounts {
 }
 
 impl Snapshots {
-    pub fn new(settings: SnapshotSettings) -> Self {
+    pub(crate) fn new(settings: SnapshotSettings) -> Self {
         Self {
             requests: RequestTracker::new(
                 settings.schedule,
@@ -79,7 +80,7 @@ impl Snapshots {
     }
 
     /// Takes growth of a rank, which is asked for a snapshot unless its run has had enough.
-    pub fn creeps(&mut self, growth: &Growth<'_>, now: Uptime) {
+    pub(crate) fn creeps(&mut self, growth: &Growth<'_>, now: Uptime) {
         if !self.settings.on_creep {
             return;
         }
@@ -92,7 +93,7 @@ impl Snapshots {
 
     /// Asks a rank for a snapshot because an operator wants it. Returns the id of the request,
     /// that of the open one if the rank was asked already.
-    pub fn want(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
+    pub(crate) fn want(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
         let open = self.requests.open().find(|open| open.rank == *rank);
         if let Some(id) = open.and_then(|open| open.id.clone()) {
             return id;
@@ -124,7 +125,7 @@ impl Snapshots {
     }
 
     /// Takes a report; it settles the request that it names, or is listed as new.
-    pub fn take(&mut self, report: SnapshotReport, now: Uptime) {
+    pub(crate) fn take(&mut self, report: SnapshotReport, now: Uptime) {
         self.requests.count(report.outcome.as_label());
         let SnapshotReport { rank, id, reason, step, outcome, owner, .. } = report;
         let of = Snapshot { reason, step, outcome, owner, analysis: None };
@@ -180,13 +181,13 @@ impl Snapshots {
     }
 
     /// Returns the next snapshot to analyze.
-    pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
+    pub(crate) fn next_analysis(&mut self) -> Option<AnalysisRequest> {
         self.to_analyze.pop_front()
     }
 
     /// Takes the result of an analysis. Returns the cause that it found; `None` for a snapshot
     /// that has left the list.
-    pub fn analyzed(
+    pub(crate) fn analyzed(
         &mut self,
         number: u64,
         analysis: &SnapshotAnalysis,
@@ -232,13 +233,13 @@ impl Snapshots {
     }
 
     /// Returns whether a snapshot is being analyzed or waits for it.
-    pub fn awaits_analysis(&self) -> bool {
+    pub(crate) fn awaits_analysis(&self) -> bool {
         self.requests.iter().any(|listed| listed.of.analysis == Some(AnalysisState::Waiting))
     }
 
     /// Gives up requests that have waited too long, and those that wait for a process that has
     /// gone, where `is_present` is false.
-    pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
+    pub(crate) fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let is_gone = |listed: &Listed<Snapshot>| {
             let is_waiting = listed.of.progress() == Progress::Waiting;
             is_waiting && !is_present(&listed.rank, listed.since)
@@ -247,14 +248,14 @@ impl Snapshots {
     }
 
     /// Returns the number of analyzed snapshots by outcome; empty where none are read.
-    pub fn analyses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn analyses(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_on = self.settings.read_directory.is_some();
         let labels = AnalysisOutcome::ALL.into_iter().map(AnalysisOutcome::as_label);
         labels.zip(self.n_analyses).filter(move |_| is_on)
     }
 
     /// Returns the number of timelines by outcome; empty where none are drawn.
-    pub fn timelines(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn timelines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_on = self.settings.timeline_directory.is_some();
         let TimelineCounts { written, failed, removed } = self.n_timelines;
         let counts = [("failed", failed), ("removed", removed), ("written", written)];
@@ -263,7 +264,7 @@ impl Snapshots {
 
     /// Goes on where an earlier exporter stood. What waited for its analysis waits again; of
     /// what is no longer wanted by the settings, no rank is asked.
-    pub fn resume(&mut self, saved: SavedRequests<Snapshot>) {
+    pub(crate) fn resume(&mut self, saved: SavedRequests<Snapshot>) {
         let is_on = self.settings.on_creep;
         self.requests.resume(saved, |Listed { of, .. }| {
             is_on || of.reason != SnapshotReason::Creep || of.progress() == Progress::Over
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn written_snapshot_is_analysed_and_one_that_is_too_short_asked_for_again() {
+    fn written_snapshot_is_analyzed_and_one_that_is_too_short_asked_for_again() {
         let mut snapshots = snapshots();
         creeps(&mut snapshots, 3, at(0));
         let (_, id) = asks(&snapshots)[0].clone();

@@ -16,17 +16,17 @@ use stepmem_types::units::Uptime;
 
 /// Number of requests of a kind that are listed at most. The oldest that is over leaves, or the
 /// oldest if none is.
-pub const LISTED_MAX: usize = 64;
+pub(crate) const LISTED_MAX: usize = 64;
 
 /// The longest id of a request to a rank, in bytes.
-pub const REQUEST_ID_BYTES_MAX: usize = 64;
+pub(crate) const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// The outcome of a request that was given up.
-pub const UNANSWERED: &str = "unanswered";
+pub(crate) const UNANSWERED: &str = "unanswered";
 
 /// The progress of a request.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// The rank was asked and has not reported yet.
     Waiting,
     /// The rank has begun.
@@ -39,9 +39,11 @@ pub enum Progress {
 pub struct RankRequest {
     /// The id that its report names.
     pub id: Box<str>,
+    /// The rank that is asked.
     pub rank: RankId,
     /// The number of steps to record, or the least between two scans.
     pub steps: u32,
+    /// The task, with its figures.
     pub kind: RequestKind,
 }
 
@@ -49,7 +51,10 @@ pub struct RankRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestKind {
     /// Record and write a memory snapshot.
-    Snapshot { reason: SnapshotReason },
+    Snapshot {
+        /// The reason, which the file's report repeats.
+        reason: SnapshotReason,
+    },
     /// Scan its live objects for what holds the memory that grows.
     Holders {
         /// Growth of that memory.
@@ -90,7 +95,7 @@ impl SnapshotReason {
 }
 
 /// A request of one kind, and what becomes of it.
-pub trait Requested {
+pub(crate) trait Requested {
     /// The outcomes that are counted.
     const OUTCOMES: &'static [&'static str];
 
@@ -141,7 +146,7 @@ impl<T> Default for SavedRequests<T> {
 
 /// The requests of one kind to the ranks of all runs.
 #[derive(Debug)]
-pub struct RequestTracker<T> {
+pub(crate) struct RequestTracker<T> {
     pub schedule: RequestSchedule,
     /// Asked of a rank because it grows.
     of_growth: T,
@@ -153,7 +158,7 @@ pub struct RequestTracker<T> {
 
 impl<T: Requested + Clone> RequestTracker<T> {
     /// Creates an empty tracker; `of_growth` is asked of a rank because it grows.
-    pub fn new(settings: ScheduleSettings, of_growth: T) -> Self {
+    pub(crate) fn new(settings: ScheduleSettings, of_growth: T) -> Self {
         Self {
             schedule: RequestSchedule::new(settings),
             of_growth,
@@ -165,7 +170,7 @@ impl<T: Requested + Clone> RequestTracker<T> {
 
     /// Takes growth of a rank. The rank is asked for `of`, or the next one of its run is asked,
     /// unless the run has had enough.
-    pub fn grows(&mut self, growth: &Growth<'_>, of: T, now: Uptime) -> ScheduleStep {
+    pub(crate) fn grows(&mut self, growth: &Growth<'_>, of: T, now: Uptime) -> ScheduleStep {
         let step = self.schedule.grows(growth, now);
         match &step {
             ScheduleStep::Ask(plan) => drop(self.ask((growth.rank.clone(), *plan), of, now)),
@@ -176,7 +181,12 @@ impl<T: Requested + Clone> RequestTracker<T> {
     }
 
     /// Lists a request. Returns its id.
-    pub fn ask(&mut self, (rank, plan): (RankId, RequestPlan), of: T, now: Uptime) -> Box<str> {
+    pub(crate) fn ask(
+        &mut self,
+        (rank, plan): (RankId, RequestPlan),
+        of: T,
+        now: Uptime,
+    ) -> Box<str> {
         // The time keeps ids of an earlier exporter apart.
         let (millis, number) = (now.0.as_millis(), self.n_listed + 1);
         let id: Box<str> = format!("{millis}-{}{number}", of.id_mark()).into();
@@ -187,7 +197,7 @@ impl<T: Requested + Clone> RequestTracker<T> {
     }
 
     /// Asks the rank that is next about a run's growth, once no rank of the run is to report.
-    pub fn ask_next(&mut self, run: &Run, now: Uptime) {
+    pub(crate) fn ask_next(&mut self, run: &Run, now: Uptime) {
         if !self.open().any(|open| open.rank.run == *run)
             && let Some(next) = self.schedule.next(run, now)
         {
@@ -196,7 +206,7 @@ impl<T: Requested + Clone> RequestTracker<T> {
     }
 
     /// Lists what was not asked for, under the next number. Returns the number.
-    pub fn list(&mut self, listed: Listed<T>) -> u64 {
+    pub(crate) fn list(&mut self, listed: Listed<T>) -> u64 {
         if self.listed.len() >= LISTED_MAX {
             let is_over = |listed: &Listed<T>| listed.of.progress() == Progress::Over;
             let oldest = self.listed.iter().position(is_over).unwrap_or(0);
@@ -208,13 +218,13 @@ impl<T: Requested + Clone> RequestTracker<T> {
     }
 
     /// Returns the requests whose report is still to come.
-    pub fn open(&self) -> impl Iterator<Item = &Listed<T>> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Listed<T>> {
         self.listed.iter().filter(|listed| listed.of.progress() != Progress::Over)
     }
 
     /// Returns the requests that wait for ranks that `accepts` allows, by the rank and the time
     /// of the request.
-    pub fn waiting(
+    pub(crate) fn waiting(
         &self,
         accepts: impl Fn(&RankId, Uptime) -> bool,
     ) -> impl Iterator<Item = RankRequest> {
@@ -227,26 +237,26 @@ impl<T: Requested + Clone> RequestTracker<T> {
     }
 
     /// Counts an outcome; one that is not in [`Requested::OUTCOMES`] is none yet.
-    pub fn count(&mut self, outcome: &str) {
+    pub(crate) fn count(&mut self, outcome: &str) {
         if let Some(count) = self.outcomes.get_mut(outcome) {
             *count += 1;
         }
     }
 
     /// Returns the number of requests by outcome.
-    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.outcomes.iter().map(|(outcome, count)| (*outcome, *count))
     }
 
     /// Returns the request that a report of a rank names.
-    pub fn named(&mut self, id: Option<&str>, rank: &RankId) -> Option<&mut Listed<T>> {
+    pub(crate) fn named(&mut self, id: Option<&str>, rank: &RankId) -> Option<&mut Listed<T>> {
         let id = id?;
         self.listed.iter_mut().find(|of| of.id.as_deref() == Some(id) && of.rank == *rank)
     }
 
     /// Gives up the requests that have waited too long, and those for which `is_gone` is true:
     /// their process has gone.
-    pub fn expire(&mut self, is_gone: impl Fn(&Listed<T>) -> bool, now: Uptime) {
+    pub(crate) fn expire(&mut self, is_gone: impl Fn(&Listed<T>) -> bool, now: Uptime) {
         let mut runs = Vec::new();
         for listed in &mut self.listed {
             let is_open = listed.of.progress() != Progress::Over;
@@ -262,23 +272,27 @@ impl<T: Requested + Clone> RequestTracker<T> {
     }
 
     /// Returns the requests and reports that are listed, the oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Listed<T>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Listed<T>> {
         self.listed.iter()
     }
 
     /// Returns the requests and reports that are listed, to change them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Listed<T>> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Listed<T>> {
         self.listed.iter_mut()
     }
 
     /// Returns the part that outlasts a restart.
-    pub fn saved(&self) -> SavedRequests<T> {
+    pub(crate) fn saved(&self) -> SavedRequests<T> {
         let listed = self.listed.iter().cloned().collect();
         SavedRequests { listed, schedule: self.schedule.saved() }
     }
 
     /// Goes on where an earlier exporter stood, with the requests for which `is_kept` is true.
-    pub fn resume(&mut self, saved: SavedRequests<T>, is_kept: impl Fn(&Listed<T>) -> bool) {
+    pub(crate) fn resume(
+        &mut self,
+        saved: SavedRequests<T>,
+        is_kept: impl Fn(&Listed<T>) -> bool,
+    ) {
         self.schedule.resume(saved.schedule);
         let kept = saved.listed.into_iter().take(LISTED_MAX).filter(is_kept);
         self.listed = kept.collect();

@@ -8,7 +8,7 @@ use crate::wire::json::to_vec;
 use stepmem_types::ids::{Rank, Run};
 
 /// Allocations and frees that a recording keeps at most.
-pub const ENTRIES_MAX: u32 = 1_000_000;
+pub(crate) const ENTRIES_MAX: u32 = 1_000_000;
 
 /// A request to a rank.
 #[derive(Serialize)]
@@ -98,7 +98,7 @@ pub fn encode_requested(id: &str) -> Vec<u8> {
     to_vec(&RequestedBody { accepted: 1, id })
 }
 
-/// Encodes the response to an acknowledgement: whether what it is of is found now.
+/// Encodes the response to an acknowledgment: whether what it is of is found now.
 pub fn encode_acknowledged(found: bool) -> Vec<u8> {
     #[derive(Serialize)]
     struct AcknowledgedBody {

@@ -1,4 +1,4 @@
-//! Requests other than steps: ends of runs, acknowledgements, releases and snapshots.
+//! Requests other than steps: ends of runs, acknowledgments, releases and snapshots.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ pub fn decode_device_ack(uuid: GpuUuid, body: &[u8]) -> Result<Ack, DecodeError>
 /// they are named.
 ///
 /// # Errors
-/// The body is not `{"rank": …}`, with `"steps": …` of 1 to [`STEPS_MAX`].
+/// The body is not `{"rank": …}`, with `"steps": …` of 1 to `STEPS_MAX`.
 pub fn decode_snapshot_request(
     run: Run,
     body: &[u8],
@@ -110,7 +110,7 @@ pub fn decode_lines_request(run: Run, body: &[u8]) -> Result<RankId, DecodeError
     Ok(RankId { run, rank: rank_of("rank", raw.rank)? })
 }
 
-/// The part of an acknowledgement that is the same for every subject.
+/// The part of an acknowledgment that is the same for every subject.
 struct AckFields<'a> {
     kind: Text<'a>,
     for_seconds: Number,
@@ -132,7 +132,7 @@ impl AckFields<'_> {
 ///
 /// # Errors
 /// The body is not `{"for_seconds": …}` of 0 (read them again at once) to
-/// [`RELEASE_SECONDS_MAX`].
+/// `RELEASE_SECONDS_MAX`.
 pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
     let raw = parse::<Object<RawRelease>>(body)?.0;
     let seconds = small_of("for_seconds", raw.for_seconds, 0, RELEASE_SECONDS_MAX)?;

@@ -11,7 +11,7 @@ pub const ECHO_CHARS_MAX: usize = 64;
 const MESSAGE_CHARS_MAX: usize = 800;
 /// Characters of such a message that are read for the names that it lists.
 const READ_CHARS_MAX: usize = 8000;
-/// What a message says between an unknown field and the names of all known ones.
+/// The words of a message between an unknown field and the names of all known ones.
 const EXPECTED: &str = ", expected one of ";
 
 /// Returns the clean form of a text of at most so many characters: a longer one ends in an
@@ -35,8 +35,8 @@ pub(super) fn message(message: &impl Display) -> String {
     end.and_then(|end| text.get(..end)).map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// Returns what a message about an unknown field says, with the nearest of the known ones; `None`
-/// of another message.
+/// Returns a message about an unknown field with the nearest of the known ones instead of all;
+/// `None` of another message.
 fn with_nearest(message: &str) -> Option<String> {
     let (field, expected) =
         message.strip_prefix("unknown field `").and_then(|rest| rest.split_once(EXPECTED))?;

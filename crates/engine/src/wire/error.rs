@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::wire::echo::{ECHO_CHARS_MAX, message, shortened};
 use stepmem_types::format::clean::Quoted;
-use stepmem_types::units::{INTEGER_MAX, OutOfRange};
+use stepmem_types::units::{INTEGER_MAX, OutOfRange, number_shown};
 
 /// The reason that a body is refused: the record (from 0), the field, the value and the limit.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,9 @@ pub struct DecodeError {
 pub(super) enum DecodeFault {
     #[error("{0}")]
     Json(String),
-    #[error("{0} is not an integer of 0..={INTEGER_MAX}")]
+    #[error("the body is empty: expected JSON")]
+    Empty,
+    #[error("{} is not an integer of 0..={INTEGER_MAX}", number_shown(*.0))]
     NotInteger(f64),
     #[error("{} is not one of {}", Quoted(.0), .1)]
     NotOneOf(String, String),
@@ -32,7 +34,10 @@ pub(super) enum DecodeFault {
 impl DecodeError {
     /// Returns whether the body is well-formed but a value is not allowed.
     pub fn is_out_of_range(&self) -> bool {
-        !matches!(self.problem, DecodeFault::Json(_) | DecodeFault::TooManyRecords { .. })
+        !matches!(
+            self.problem,
+            DecodeFault::Json(_) | DecodeFault::Empty | DecodeFault::TooManyRecords { .. }
+        )
     }
 
     /// Returns whether the batch has too many records.
@@ -41,6 +46,9 @@ impl DecodeError {
     }
 
     pub(super) fn at(mut self, record: usize) -> Self {
+        if matches!(self.problem, DecodeFault::Empty) {
+            return self;
+        }
         self.record.get_or_insert(record);
         self
     }

@@ -92,6 +92,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
         last_step,
         objects_read,
         objects_met,
+        saw_growth: raw.saw_growth,
         lines,
     })
 }
@@ -124,7 +125,7 @@ fn holder(Object(raw): Object<RawHolder<'_>>) -> Result<TensorHolder, DecodeErro
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ' ');
     if !kind.as_str().chars().all(is_plain) {
         let what = "letters, digits, spaces, _ and .";
-        return in_field("kind", Err(OutOfRange::Form { what }));
+        return in_field("kind", Err(OutOfRange::form(kind.as_str(), what)));
     }
     let function = text("function", raw.function, FUNCTION_BYTES_MAX)?;
     let removal = raw.removal.map(|Object(raw)| {
@@ -214,6 +215,7 @@ struct RawHolders<'a> {
     last_step: Option<Number>,
     objects_read: Option<Number>,
     objects_met: Option<Number>,
+    saw_growth: Option<bool>,
     #[serde(borrow)]
     holders: Option<Vec<Object<RawHolder<'a>>>>,
     #[serde(borrow)]
@@ -299,7 +301,7 @@ mod tests {
         for (field, value, said) in [
             ("name", json!("a\u{202e}b"), "name: "),
             ("name", json!("x".repeat(161)), "name: a text of 161 bytes"),
-            ("kind", json!("<b>"), "kind: the text is not made of letters"),
+            ("kind", json!("<b>"), "kind: \"<b>\" is not made of letters"),
             ("file", json!("a\u{1b}"), "file: "),
             ("bytes", json!(-1), "bytes: -1"),
             ("bytes_per_step", json!(-0.5), "bytes_per_step: -0.5"),

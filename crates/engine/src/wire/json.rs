@@ -70,6 +70,9 @@ fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
     if has_long_text(json) {
         return too_long();
     }
+    if json.trim_ascii().is_empty() {
+        return DecodeError { record: None, field: String::new(), problem: DecodeFault::Empty };
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     if let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         return DecodeError::json(&error);

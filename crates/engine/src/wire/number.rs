@@ -16,6 +16,12 @@ pub(super) enum Number {
     Float(f64),
 }
 
+impl Default for Number {
+    fn default() -> Self {
+        Self::Unsigned(0)
+    }
+}
+
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NumberVisitor;

@@ -4,7 +4,6 @@
 
 use std::fmt;
 
-use serde::Deserialize;
 use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 
@@ -15,12 +14,16 @@ const PLAIN_BYTES_MAX: usize = 2048;
 /// The most digits of a number: as many as fit 64 bits whichever they are.
 const DIGITS_MAX: usize = 19;
 
-/// Reads a plain object; `None` of anything else, which may be one in another way, or be wrong.
-pub(super) fn parse_plain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Option<T> {
+/// Reads a plain object as the seed wants it; `None` of anything else, which may be one in another
+/// way, or be wrong.
+pub(super) fn parse_plain<'de, S: DeserializeSeed<'de>>(
+    json: &'de [u8],
+    seed: S,
+) -> Option<S::Value> {
     let inside = json.strip_prefix(b"{").filter(|_| json.len() <= PLAIN_BYTES_MAX)?;
     let text = std::str::from_utf8(inside).ok()?;
     let object = PlainObject { text, rest: inside, is_first: true };
-    T::deserialize(MapAccessDeserializer::new(object)).ok()
+    seed.deserialize(MapAccessDeserializer::new(object)).ok()
 }
 
 /// The text is not a plain object: the reason is found by who reads it in general.

@@ -52,22 +52,26 @@ pub struct RecordingHead {
     pub device_ttl_seconds: Seconds,
 }
 
-/// One event of a recording.
+/// An event of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedEvent {
     /// The number in its session, ascending; an event that stands in several files has one
     /// number.
     pub number: u64,
+    /// The uptime of the exporter at the event.
     pub at: Uptime,
     /// Number of events before it that could not be written to this file.
     pub n_lost: u64,
+    /// The event as the engine took it.
     pub event: Event,
 }
 
 /// A line that an exporter recorded.
 #[derive(Debug, PartialEq)]
 pub enum RecordedLine {
+    /// The first line of a file.
     Head(RecordingHead),
+    /// Any other line.
     Event(RecordedEvent),
 }
 
@@ -215,7 +219,7 @@ struct RawEvent<'a> {
     #[serde(default)]
     lost: u64,
     #[serde(borrow)]
-    step: Option<Object<RawStep<'a>>>,
+    step: Option<RawStep<'a>>,
     end: Option<RecordedEnd>,
     holder: Option<SiteLine<TensorHolder>>,
     searched: Option<SiteLine<EmptySearch>>,
@@ -234,7 +238,7 @@ impl RawEvent<'_> {
         let (number, n_lost) = (self.event, self.lost);
         let at = uptime_of("uptime", seconds_of("uptime", self.uptime)?.get())?;
         let event = if let Some(step) = self.step {
-            Event::Steps(vec![step.0.checked(None)?])
+            Event::Steps(vec![step.checked(None)?])
         } else if let Some(RecordedEnd { run, of }) = self.end {
             Event::End(run, of)
         } else if let Some(line) = self.holder {
@@ -354,7 +358,7 @@ mod tests {
     use crate::kind::DiagnosisKind;
     use crate::requests::causes::{Cause, FoundCause};
     use crate::wire::control::decode_end;
-    use crate::wire::step::{Layout, decode};
+    use crate::wire::step::{Layout, decode_steps};
     use stepmem_detect::Signal;
     use stepmem_types::device::{
         Attribution, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, ProcessMemory,
@@ -391,7 +395,7 @@ mod tests {
         let without =
             br#"{"rank":0,"step":1,"allocated_bytes":1,"process_used_state":"no_answer"}"#;
         for record in [&record[..], without, br#"{"rank":0,"step":1,"allocated_bytes":1}"#] {
-            let sample = decode(record, Layout::Json).unwrap().remove(0);
+            let sample = decode_steps(record, Layout::Json).unwrap().remove(0);
             read_back(Event::Steps(vec![sample]));
         }
     }

@@ -11,6 +11,7 @@ use stepmem_types::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 pub struct ControlRequest {
     /// The parts of the path, as they are before they are escaped.
     pub path: Vec<String>,
+    /// The body, which is sent as JSON.
     pub body: Value,
 }
 
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgement_is_read_as_it_was_sent() {
+    fn acknowledgment_is_read_as_it_was_sent() {
         let (run, uuid) = (Run::new("llm/7b").unwrap(), GpuUuid::new("GPU-7").unwrap());
         let ack = |subject: SubjectId| {
             Ack::new(subject, DiagnosisKind::HighPressure, 3600, "a known cache").unwrap()

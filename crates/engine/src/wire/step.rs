@@ -1,9 +1,11 @@
 //! Step records: a single object, an array, or lines; and the list of their keys, by which
 //! recordings write them, too.
 
-use std::fmt;
+use std::{fmt, iter};
 
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -12,7 +14,7 @@ use crate::wire::field::{
     PID_MAX, bytes_of, container_of, count_of, device_of, in_field, instance_of, launch_of,
     optional, rank_of, run_of, seconds_of, small_of,
 };
-use crate::wire::json::{Object, Text, parse};
+use crate::wire::json::{Text, parse};
 use crate::wire::number::Number;
 use crate::wire::plain::parse_plain;
 use stepmem_types::device::{DeviceMemoryKind, OwnProcessMemory, OwnProcessState};
@@ -28,12 +30,15 @@ use stepmem_types::step::{
 use stepmem_types::units::{Bytes, INTEGER_MAX};
 
 /// The run of records that do not name one.
-pub const RUN_DEFAULT: &str = "default";
+pub(crate) const RUN_DEFAULT: &str = "default";
 
 /// Maximum number of records per batch. A decoded record takes more than ten times the bytes of
 /// the shortest encoded one. The limit of the body alone would therefore not bound the memory
 /// of a batch.
-pub const RECORDS_MAX: usize = 8192;
+pub(crate) const RECORDS_MAX: usize = 8192;
+
+/// Records for which a batch has place from the beginning: a node's ranks with a few steps each.
+const RECORDS_USUAL: usize = 64;
 
 /// The layout of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +53,15 @@ pub enum Layout {
 ///
 /// # Errors
 /// The first invalid record. Nothing of the body is accepted then.
-pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeError> {
+pub fn decode_steps(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeError> {
     match layout {
         Layout::NdJson => {
-            let lines =
-                body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-            if memchr::memchr_iter(b'\n', body).count() >= RECORDS_MAX {
+            let lines = lines_of(body).filter(|line| !line.trim_ascii().is_empty());
+            let n_breaks = memchr::memchr_iter(b'\n', body).count();
+            if n_breaks >= RECORDS_MAX {
                 check_count(lines.clone().count())?;
             }
-            checked_in_turn(lines.map(parse_step))
+            in_turn(lines, n_breaks)
         }
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
             if memchr::memchr_iter(b'{', body).count() > RECORDS_MAX {
@@ -68,13 +73,27 @@ pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeErro
     }
 }
 
-/// Checks records one after another. One shares the names of the record before it.
-fn checked_in_turn<'a>(
-    records: impl Iterator<Item = Result<RawStep<'a>, DecodeError>>,
+/// Returns the parts between line breaks.
+fn lines_of(body: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    let mut rest = Some(body);
+    iter::from_fn(move || {
+        let body = rest?;
+        let at = memchr::memchr(b'\n', body).unwrap_or(body.len());
+        let (line, more) = body.split_at_checked(at)?;
+        rest = more.get(1..);
+        Some(line)
+    })
+}
+
+/// Decodes up to `n_records` one after another. One shares the names of the record before it.
+fn in_turn<'a>(
+    records: impl Iterator<Item = &'a [u8]>,
+    n_records: usize,
 ) -> Result<Vec<StepSample>, DecodeError> {
-    let mut samples = Vec::new();
-    for (index, raw) in records.enumerate() {
-        let sample = raw.and_then(|raw| raw.checked(samples.last()));
+    let mut samples = Vec::with_capacity(n_records.min(RECORDS_USUAL));
+    let mut raw = RawStep::default();
+    for (index, record) in records.enumerate() {
+        let sample = raw.parse(record).and_then(|()| raw.checked(samples.last()));
         samples.push(sample.map_err(|error| error.at(index))?);
     }
     Ok(samples)
@@ -95,16 +114,13 @@ pub(super) fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
 /// Decodes a record as programs write it, without escapes and further blanks; `None` of any
 /// other.
 pub(super) fn decode_plain_step(record: &[u8]) -> Option<Result<StepSample, DecodeError>> {
-    parse_plain::<RawStep<'_>>(record).map(|raw| raw.checked(None))
+    let mut raw = RawStep::default();
+    parse_plain(record, Reading(&mut raw))?;
+    Some(raw.checked(None))
 }
 
 fn decode_any_step(record: &[u8]) -> Result<StepSample, DecodeError> {
-    parse::<Object<RawStep<'_>>>(record)?.0.checked(None)
-}
-
-fn parse_step(record: &[u8]) -> Result<RawStep<'_>, DecodeError> {
-    let plain = parse_plain::<RawStep<'_>>(record);
-    plain.map_or_else(|| parse::<Object<RawStep<'_>>>(record).map(|raw| raw.0), Ok)
+    parse::<RawStep<'_>>(record)?.checked(None)
 }
 
 /// Returns the name that the record before has, if it is this one; else takes it.
@@ -118,8 +134,8 @@ fn name_of<T: Clone>(
     same.map_or_else(|| take(text), |same| Ok(same.clone()))
 }
 
-/// The records of a JSON array, or the first that is invalid. Each is checked as it is read: a raw
-/// one takes a KiB.
+/// The records of a JSON array, or the first that is invalid. Each is checked as it is read, into
+/// one place: a raw one takes more than a KiB.
 struct Batch(Result<Vec<StepSample>, DecodeError>);
 
 impl<'de> Deserialize<'de> for Batch {
@@ -140,8 +156,9 @@ impl<'de> Deserialize<'de> for Batch {
 
 impl Batch {
     fn read<'de, A: SeqAccess<'de>>(mut seq: A) -> Result<Self, A::Error> {
-        let mut samples: Vec<StepSample> = Vec::new();
-        while let Some(Object(raw)) = seq.next_element::<Object<RawStep<'_>>>()? {
+        let mut samples: Vec<StepSample> = Vec::with_capacity(RECORDS_USUAL);
+        let mut raw = RawStep::default();
+        while seq.next_element_seed(Reading(&mut raw))?.is_some() {
             match raw.checked(samples.last()) {
                 Ok(sample) => samples.push(sample),
                 Err(error) => {
@@ -154,9 +171,10 @@ impl Batch {
     }
 }
 
-/// One key of a record.
+/// A key of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
+    /// The name in JSON.
     pub name: &'static str,
     /// The type that it is decoded as; a required one has no `Option`.
     pub raw: &'static str,
@@ -169,8 +187,13 @@ pub struct Key {
 impl Key {
     /// Returns whether a record must have it.
     pub fn is_required(&self) -> bool {
-        !self.raw.starts_with("Option")
+        is_required(self.raw)
     }
+}
+
+/// Returns whether a key that is decoded as such a type has to be there.
+const fn is_required(raw: &str) -> bool {
+    !matches!(raw.as_bytes(), [b'O', b'p', b't', b'i', b'o', b'n', ..])
 }
 
 /// Makes the two forms of a record, and the table of docs/push.md, of one list of its keys, in the
@@ -179,7 +202,7 @@ impl Key {
 macro_rules! keys {
     (
         ($of:ident, $host:ident, $container:ident)
-        $($(#[$attribute:meta])* $key:ident: $raw:ty = $value:expr, $values:literal, $meaning:literal;)*
+        $($key:ident: $raw:ty = $value:expr, $values:literal, $meaning:literal;)*
     ) => {
         /// Every key of a record.
         pub const KEYS: &[Key] = &[$(Key {
@@ -189,10 +212,52 @@ macro_rules! keys {
             meaning: $meaning,
         }),*];
 
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
+        #[derive(Default)]
         pub(super) struct RawStep<'a> {
-            $($(#[$attribute])* $key: $raw,)*
+            $($key: $raw,)*
+        }
+
+        /// Names one key of a record.
+        #[derive(Clone, Copy, Deserialize)]
+        #[serde(field_identifier)]
+        #[expect(non_camel_case_types, reason = "they are the keys as JSON has them")]
+        enum Field {
+            $($key,)*
+        }
+
+        /// The keys that a record has had so far.
+        #[derive(Default)]
+        struct Seen {
+            $($key: bool,)*
+        }
+
+        impl Seen {
+            /// Reads the value of a key.
+            fn read<'de, A: MapAccess<'de>>(
+                &mut self,
+                key: Field,
+                raw: &mut RawStep<'de>,
+                map: &mut A,
+            ) -> Result<(), A::Error> {
+                match key {
+                    $(Field::$key if self.$key => {
+                        return Err(A::Error::duplicate_field(stringify!($key)));
+                    }
+                    Field::$key => {
+                        self.$key = true;
+                        raw.$key = map.next_value()?;
+                    })*
+                }
+                Ok(())
+            }
+
+            /// Checks that none is missing that a record must have.
+            fn check<E: serde::de::Error>(&self) -> Result<(), E> {
+                $(if const { is_required(stringify!($raw)) } && !self.$key {
+                    return Err(E::missing_field(stringify!($key)));
+                })*
+                Ok(())
+            }
         }
 
         impl Serialize for StepText<'_> {
@@ -212,12 +277,58 @@ macro_rules! keys {
     };
 }
 
+/// Reads a record into a place that may have another one, which it clears: to copy a raw record costs
+/// more than that.
+struct Reading<'r, 'de>(&'r mut RawStep<'de>);
+
+impl<'de> DeserializeSeed<'de> for Reading<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reading<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        *self.0 = RawStep::default();
+        let mut seen = Seen::default();
+        while let Some(key) = map.next_key::<Field>()? {
+            seen.read(key, self.0, &mut map)?;
+        }
+        seen.check()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawStep<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut raw: RawStep<'de> = RawStep::default();
+        Reading(&mut raw).deserialize(deserializer)?;
+        Ok(raw)
+    }
+}
+
+impl<'a> RawStep<'a> {
+    /// Reads a record in the place of this one.
+    fn parse(&mut self, record: &'a [u8]) -> Result<(), DecodeError> {
+        if parse_plain(record, Reading(self)).is_none() {
+            *self = parse::<Self>(record)?;
+        }
+        Ok(())
+    }
+}
+
 /// A step as the record that it was pushed as.
 pub(super) struct StepText<'a>(pub(super) &'a StepSample);
 
 keys! {
     (of, host, container)
-    #[serde(borrow)]
     run: Option<Text<'a>> = Some(&of.run),
         "text, 1..=128 bytes, not only blanks, no control or invisible characters \
          (Unicode's default-ignorable ones: bidirectional, zero-width, fillers, variation \
@@ -243,7 +354,6 @@ keys! {
     deadline: Option<Number> = of.identity.deadline,
         "Unix seconds, 0..=253402300799",
         "when the run is ended from outside, such as by the time limit of its job; likewise";
-    #[serde(borrow)]
     on_deadline: Option<Text<'a>> = of.identity.on_deadline.map(OnDeadline::as_label),
         "`checkpoint`",
         "what the program does when the exporter reports that memory runs out soon, in each record \
@@ -252,7 +362,6 @@ keys! {
         "integer 1..=1000000",
         "train steps that the record stands for, 1 if absent: this one, and those before it \
          whose memory was not read. Its peaks are the maxima over all of them";
-    #[serde(borrow)]
     unit: Option<Text<'a>> = Some(of.identity.unit).filter(|unit| !unit.is_steps()).map(StepUnit::as_label),
         "`steps`, `calls`, `replays`",
         "what `step` and `steps` count, `steps` if absent: [calls](#calls) of a program that takes no \
@@ -263,23 +372,19 @@ keys! {
          arrival is replaced by the arrival and counted as `clock_ahead`";
     step_seconds: Option<Number> = of.figures.step_seconds,
         "seconds", "how long the step took";
-    #[serde(borrow)]
     phase: Option<Text<'a>> = phase_text(of),
         "`train`, `eval`, `checkpoint`, `sample`, `idle`, or 1..=32 bytes of letters, digits, \
          `.`, `_`, `-`",
         "what ran since the last record, `train` if absent; `eval`, `checkpoint` and names of \
          the program's own count for peaks only. What is kept after each of up to 16 such names is \
          [compared](#phases). `sample` and `idle` are [records by time](#records-by-time)";
-    #[serde(borrow)]
     marks: Option<Vec<Text<'a>>> = Some(of.marks.names()).filter(|names| !names.is_empty()),
         "array of `eval`, `checkpoint`, `epoch`",
         "events since the last record after which memory may be higher: an evaluation, a \
          checkpoint, the start of an epoch";
-    #[serde(borrow)]
     device: Option<Text<'a>> = of.identity.device.as_ref(),
         "text, 1..=96 bytes",
         "UUID of the GPU or MIG instance, or `cpu` when the bytes are host memory";
-    #[serde(borrow)]
     device_memory: Option<Text<'a>> = of.identity.memory_kind,
         "`unified`, `numa_node`",
         "the kind of the device's memory where that is not its own alone: it is the \
@@ -287,12 +392,10 @@ keys! {
          changes](host-memory.md#memory-that-device-and-host-share))";
     pid: Option<Number> = of.identity.pid,
         "integer 0..=4194304", "process id of the pusher in its own namespace";
-    #[serde(borrow)]
     instance: Option<Text<'a>> = of.instance.map(Instance::digits),
         "text, exactly 16 lower-case hexadecimal digits",
         "random number of the pushing process, the same in all its records; no answer, \
          output or log shows it";
-    #[serde(borrow)]
     launch: Option<Text<'a>> = of.launch.as_ref(),
         "text, 1..=64 bytes of letters, digits, `.`, `_`, `:`, `-`; not `.` or `..`",
         "one launch of the run, the same for all its ranks and attempts";
@@ -348,7 +451,6 @@ keys! {
          the record before; by it the exporter judges memory outside the allocator where \
          its own NVML does not list the process, or was read before. 0 counts as \
          `memory_hidden`";
-    #[serde(borrow)]
     process_used_state: Option<Text<'a>> = of.own_process.and_then(OwnProcessMemory::state).map(OwnProcessState::as_label),
         "`foreign_pid_namespace`, `memory_hidden`, `unsupported`, `no_answer`",
         "why `process_used_bytes` is unknown: NVML does not list the process by its own id; \
@@ -427,7 +529,6 @@ keys! {
         "bytes",
         "the part of both that is in arenas other than the first, likewise; left out where that is \
          unknown";
-    #[serde(borrow)]
     container: Option<Text<'a>> = container.map(|of| &of.id),
         "text, 1..=64 bytes, as `run`",
         "the control group that limits the host memory of the pusher's process: its \
@@ -448,7 +549,7 @@ keys! {
 impl RawStep<'_> {
     /// Checks it. It shares the names of the record before it, where they are the same.
     pub(super) fn checked(
-        self,
+        &self,
         before: Option<&StepSample>,
     ) -> Result<StepSample, DecodeError> {
         let host = self.host()?;
@@ -457,7 +558,7 @@ impl RawStep<'_> {
         let phase = self.phase.as_ref().map(|phase| phase_of(&phase.0));
         let (phase, phase_name) = phase.transpose()?.unwrap_or_default();
         let run = self.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0);
-        let launch = |text: Text<'_>| {
+        let launch = |text: &Text<'_>| {
             let before = before.and_then(|before| before.launch.as_ref());
             name_of(&text.0, before, Launch::as_str, launch_of)
         };
@@ -472,8 +573,8 @@ impl RawStep<'_> {
             phase,
             phase_name,
             marks: marks_of(self.marks.as_deref().unwrap_or_default())?,
-            instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
-            launch: self.launch.map(launch).transpose()?,
+            instance: self.instance.as_ref().map(|text| instance_of(&text.0)).transpose()?,
+            launch: self.launch.as_ref().map(launch).transpose()?,
             high_water_allocated: bytes(
                 "high_water_allocated_bytes",
                 self.high_water_allocated_bytes,

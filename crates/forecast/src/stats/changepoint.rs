@@ -5,7 +5,7 @@
 /// Half makes F = (n - 3), so at least 9 at 12 points; the 5 % point of the largest F over all
 /// places of one break is about 8.8 (Andrews, "Tests for Parameter Instability", Econometrica
 /// 61, 1993).
-const ERROR_RATIO: f64 = 0.5;
+const CHANGEPOINT_ERROR_RATIO: f64 = 0.5;
 
 /// Returns the index of the point at which a level turns into a line, 0 when one line does as
 /// well.
@@ -45,5 +45,5 @@ pub fn changepoint(points: &[(f64, f64)]) -> Option<usize> {
         }
     }
     let (idx, least) = best?;
-    Some(if least < ERROR_RATIO * straight? { idx } else { 0 })
+    Some(if least < CHANGEPOINT_ERROR_RATIO * straight? { idx } else { 0 })
 }

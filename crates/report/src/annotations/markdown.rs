@@ -2,9 +2,10 @@
 //! what it is, and the card. No text of others is read as Markdown or HTML.
 
 use crate::annotations::workflow_commands::{shortened_name, wrong};
-use crate::gate::{FAILED_ON_CODE, GateVerdict, UNJUDGED_CODE};
+use crate::gate::GateVerdict;
 use crate::summary::card::{self, about};
 use crate::summary::model::{Issue, Summary};
+use stepmem_types::claims::Sentence;
 use stepmem_types::format::clean::{clean, shortened};
 
 /// Bytes that one command adds to the summary of its job.
@@ -84,13 +85,12 @@ fn figures(run: &Summary) -> String {
 
 /// Returns the reasons that the exit code is not the command's, or what grew although it is.
 fn reasons(verdict: &GateVerdict) -> Vec<String> {
-    let (code, reasons) = match verdict {
-        GateVerdict::Passed(growing) => (None, growing),
-        GateVerdict::Failed(reasons) => (Some(FAILED_ON_CODE), reasons),
-        GateVerdict::Unjudged(reasons) => (Some(UNJUDGED_CODE), reasons),
+    let before = match verdict.exit_code() {
+        0 => String::new(),
+        code => format!("**Exit code {code}**: "),
     };
-    let before = code.map_or_else(String::new, |code| format!("**Exit code {code}**: "));
-    reasons.iter().map(|reason| format!("{before}{}", markdown_text(reason))).collect()
+    let shown = |reason: &Sentence| format!("{before}{}", markdown_text(reason.words()));
+    verdict.sentences().iter().map(shown).collect()
 }
 
 /// Returns a text of which nothing is read as Markdown or HTML, in one line.

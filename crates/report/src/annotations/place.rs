@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use crate::summary::model::{Issue, IssueEvidence};
-use stepmem_engine::diagnosis::Evidence;
+use stepmem_engine::Evidence;
 use stepmem_types::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
 
 /// The longest path that is written, in characters; a longer one is left out, since a part of a

@@ -3,6 +3,7 @@
 use crate::compare::comparison::{Change, ChangeUnit, OldNew, RankChange, WorseWhen};
 use crate::compare::figures::{RankFigures, RunFigures, RunGrowth, RunPeak};
 use crate::compare::text::value;
+use stepmem_types::claims::{Claim, Statement};
 
 /// A peak or a headroom that differs by less than this share of the old peak is the same; the
 /// host's headroom by less than this share of its memory.
@@ -21,37 +22,40 @@ const SKEW_MIN: f64 = 0.05;
 const SKEW_OF_INTEREST: f64 = 0.10;
 
 /// The key of the growth of the fastest rank.
-pub const GROWTH: &str = "slope_bytes_per_step";
+pub(crate) const GROWTH: &str = "slope_bytes_per_step";
+
+const LOST: (&str, Claim) = ("ranks_lost", Claim::LostChanged);
+const OOMS: (&str, Claim) = ("ooms", Claim::OomsChanged);
 
 /// The two runs.
-pub type Runs<'a> = OldNew<&'a RunFigures>;
+pub(crate) type Runs<'a> = OldNew<&'a RunFigures>;
 
-/// A change with its key and its sentence.
+/// A change with its key and its statement.
 #[derive(Clone, Debug)]
-pub struct KeyedChange {
+pub(crate) struct KeyedChange {
     /// The key in JSON.
     pub key: &'static str,
     pub change: Change,
-    /// The difference in words; empty where a run lacks the figure.
-    pub sentence: String,
+    /// States the difference; `None` where a run lacks the figure.
+    pub statement: Option<Statement>,
     /// Set when the verdict rests on it, rather than on the diagnosis that it belongs to.
     pub is_reason: bool,
 }
 
 impl KeyedChange {
-    fn new(key: &'static str, subject: &str, change: Change) -> Self {
+    fn new((key, claim): (&'static str, Claim), subject: &str, change: Change) -> Self {
         let values = OldNew { old: change.old, new: change.new }.known();
-        let sentence = values.map_or_else(String::new, |OldNew { old, new }| {
+        let statement = values.map(|OldNew { old, new }| {
             let verb = if new > old { "rose" } else { "fell" };
-            let (old, new) = (value(change.unit, old), value(change.unit, new));
-            format!("{subject} {verb} from {old} to {new}")
+            let (was, is) = (value(change.unit, old), value(change.unit, new));
+            Statement::new(claim, format!("{subject} {verb} from {was} to {is}")).of(new)
         });
-        Self { key, change, sentence, is_reason: true }
+        Self { key, change, statement, is_reason: true }
     }
 }
 
 /// Returns every figure of two runs.
-pub fn changes(runs: Runs<'_>) -> Vec<KeyedChange> {
+pub(crate) fn changes(runs: Runs<'_>) -> Vec<KeyedChange> {
     let has_peaks = runs.old.peak_allocated.is_known() && runs.new.peak_allocated.is_known();
     // Live memory is what is left to compare where a run does not know its peaks.
     let live = (!has_peaks).then(|| peak(runs, &ALLOCATED));
@@ -62,8 +66,8 @@ pub fn changes(runs: Runs<'_>) -> Vec<KeyedChange> {
         growth(runs),
         skew(runs),
         pressure(runs),
-        count("ranks_lost", "ranks lost", runs.map(|run| run.n_lost)),
-        count("ooms", "out-of-memory errors", runs.map(|run| run.n_ooms)),
+        count(LOST, "ranks lost", runs.map(|run| run.n_lost)),
+        count(OOMS, "out-of-memory errors", runs.map(|run| run.n_ooms)),
     ];
     live.into_iter().chain(others).chain(host_headroom(runs)).collect()
 }
@@ -71,6 +75,7 @@ pub fn changes(runs: Runs<'_>) -> Vec<KeyedChange> {
 /// One of the two peaks, or live memory in their place.
 struct PeakFigure {
     key: &'static str,
+    claim: Claim,
     label: &'static str,
     mean_label: &'static str,
     of: fn(&RunFigures) -> &RunPeak,
@@ -78,6 +83,7 @@ struct PeakFigure {
 
 const ALLOCATED: PeakFigure = PeakFigure {
     key: "allocated_bytes",
+    claim: Claim::LiveChanged,
     label: "live memory",
     mean_label: "mean live memory",
     of: |run| &run.allocated,
@@ -85,6 +91,7 @@ const ALLOCATED: PeakFigure = PeakFigure {
 
 const PEAK_ALLOCATED: PeakFigure = PeakFigure {
     key: "peak_allocated_bytes",
+    claim: Claim::PeakAllocatedChanged,
     label: "peak allocated",
     mean_label: "mean peak allocated",
     of: |run| &run.peak_allocated,
@@ -92,6 +99,7 @@ const PEAK_ALLOCATED: PeakFigure = PeakFigure {
 
 const PEAK_RESERVED: PeakFigure = PeakFigure {
     key: "peak_reserved_bytes",
+    claim: Claim::PeakReservedChanged,
     label: "peak reserved",
     mean_label: "mean peak reserved",
     of: |run| &run.peak_reserved,
@@ -107,7 +115,7 @@ fn peak(runs: Runs<'_>, figure: &PeakFigure) -> KeyedChange {
     let values = OldNew { old: both.map(|both| both.old), new: both.map(|both| both.new) };
     let limit = peak_limit(runs, figure, values.old);
     let change = Change::new(label, ChangeUnit::Bytes, values).judged(limit, WorseWhen::More);
-    KeyedChange::new(figure.key, label, change)
+    KeyedChange::new((figure.key, figure.claim), label, change)
 }
 
 /// Returns the least difference from the old `level` that is more than noise.
@@ -122,7 +130,7 @@ fn limit(peaks: OldNew<RunPeak>, level: Option<f64>) -> Option<f64> {
 
 /// Returns the ranks of both runs whose diagnosis or peak differs: those whose diagnosis does
 /// first, then by how much their peak does.
-pub fn rank_changes(runs: Runs<'_>) -> Vec<RankChange> {
+pub(crate) fn rank_changes(runs: Runs<'_>) -> Vec<RankChange> {
     let has_peaks = runs.old.peak_allocated.is_known() && runs.new.peak_allocated.is_known();
     let of_both = runs.old.ranks.iter().filter_map(|old| {
         let new = runs.new.ranks.iter().find(|new| new.rank == old.rank)?;
@@ -159,7 +167,7 @@ fn headroom(runs: Runs<'_>) -> KeyedChange {
     let values = OldNew { old, new: new.filter(|_| is_same_basis) };
     let change =
         Change::new("least headroom", ChangeUnit::Bytes, values).judged(limit, WorseWhen::Less);
-    KeyedChange::new("headroom_bytes", "least headroom", change)
+    KeyedChange::new(("headroom_bytes", Claim::HeadroomChanged), "least headroom", change)
 }
 
 /// Returns the change of the host memory that is left; `None` where neither run knows it.
@@ -169,7 +177,8 @@ fn host_headroom(runs: Runs<'_>) -> Option<KeyedChange> {
     let values = both.map(|of| Some(of?.bytes));
     let change = Change::new("least host headroom", ChangeUnit::Bytes, values);
     let change = change.judged(Some(limit), WorseWhen::Less);
-    Some(KeyedChange::new("host_headroom_bytes", "least host headroom", change))
+    let key = ("host_headroom_bytes", Claim::HostHeadroomChanged);
+    Some(KeyedChange::new(key, "least host headroom", change))
 }
 
 /// Slopes differ where a run grows, their intervals do not overlap, and they differ by more than
@@ -182,12 +191,18 @@ fn growth(runs: Runs<'_>) -> KeyedChange {
     let mut change =
         Change::new("growth", ChangeUnit::BytesPerStep, values).judged(limit, WorseWhen::More);
     change.significant_from = None;
-    KeyedChange::new(GROWTH, "growth of the fastest rank", change)
+    let key = (GROWTH, Claim::RateChanged);
+    let changed = KeyedChange::new(key, "growth of the fastest rank", change);
+    let interval = runs.new.growth.and_then(|growth| growth.interval);
+    let [lower, upper] = [interval.map(|of| of.lower), interval.map(|of| of.upper)];
+    let statement = changed.statement.map(|of| of.between(lower, upper));
+    KeyedChange { statement, ..changed }
 }
 
-/// Returns whether both runs change at one rate, as far as their intervals show.
-pub fn is_one_rate(runs: Runs<'_>) -> bool {
-    are_rates_apart(runs) == Some(false)
+/// Returns whether both runs change at one rate, as far as their intervals show; `None` where
+/// one is not known.
+pub(crate) fn is_one_rate(runs: Runs<'_>) -> Option<bool> {
+    are_rates_apart(runs).map(|is_apart| !is_apart)
 }
 
 fn are_rates_apart(runs: Runs<'_>) -> Option<bool> {
@@ -222,7 +237,7 @@ fn skew(runs: Runs<'_>) -> KeyedChange {
     let mut change =
         Change::new("skew", ChangeUnit::Ratio, values).judged(Some(limit), WorseWhen::More);
     change.significant_from = Some(SKEW_MIN);
-    KeyedChange::new("skew_pct", "skew between ranks", change)
+    KeyedChange::new(("skew_pct", Claim::SkewChanged), "skew between ranks", change)
 }
 
 /// Pressure gets worse or better; the verdict rests on its diagnosis alone.
@@ -230,17 +245,21 @@ fn pressure(runs: Runs<'_>) -> KeyedChange {
     let values = runs.map(|run| run.pressure_ratio);
     let change = Change::new("highest pressure", ChangeUnit::Ratio, values)
         .judged(Some(PRESSURE_MIN), WorseWhen::More);
-    let change = KeyedChange::new("pressure_ratio", "highest pressure", change);
-    KeyedChange { is_reason: false, ..change }
+    KeyedChange { key: "pressure_ratio", change, statement: None, is_reason: false }
 }
 
-fn count(key: &'static str, label: &'static str, counts: OldNew<Option<u64>>) -> KeyedChange {
+fn count(
+    (key, claim): (&'static str, Claim),
+    label: &'static str,
+    counts: OldNew<Option<u64>>,
+) -> KeyedChange {
     let float = |n: Option<u64>| n.map(|n| f64::from(u32::try_from(n).unwrap_or(u32::MAX)));
     let change = Change::new(label, ChangeUnit::Count, counts.map(float))
         .judged(Some(0.5), WorseWhen::More);
-    let OldNew { old, new } = counts.map(|n| n.map_or("none".to_owned(), |n| n.to_string()));
-    let sentence = format!("{label}: {new} instead of {old}");
-    KeyedChange { key, change, sentence, is_reason: true }
+    let statement = counts.known().map(|OldNew { old, new }| {
+        Statement::new(claim, format!("{label}: {new} instead of {old}")).of(change.new)
+    });
+    KeyedChange { key, change, statement, is_reason: true }
 }
 
 #[cfg(test)]
@@ -250,7 +269,7 @@ mod tests {
     use crate::compare::figures::{
         RunFigures, RunGrowth, RunHeadroom, RunPeak, RunSkew, SlopeInterval,
     };
-    use stepmem_engine::ranks::basis::Basis;
+    use stepmem_engine::Basis;
 
     /// A run with a peak of 100 bytes and no other figure.
     fn run() -> RunFigures {
@@ -357,7 +376,7 @@ mod tests {
         let lost = |n_lost| RunFigures { n_lost, n_ooms: n_lost, ..run() };
         let found = change("ranks_lost", &lost(Some(0)), &lost(Some(1)));
         assert_eq!(found.change.direction, Direction::Worse);
-        assert_eq!(found.sentence, "ranks lost: 1 instead of 0");
+        assert_eq!(found.statement.unwrap().words(), "ranks lost: 1 instead of 0");
         assert_eq!(direction("ooms", &lost(Some(2)), &lost(Some(1))), Direction::Better);
         assert_eq!(direction("ooms", &lost(None), &lost(Some(1))), Direction::Unknown);
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use crate::compare::changes::Runs;
 use crate::compare::comparison::OldNew;
 use crate::compare::figures::RunSetup;
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::format::units::{bytes, many};
 
 /// Capacities that differ by at most this share are the same. Drivers reserve a little more or
@@ -13,11 +14,11 @@ use stepmem_types::format::units::{bytes, many};
 const CAPACITY_RATIO_MAX: f64 = 0.05;
 
 /// Returns the reasons that the runs cannot be compared, a sentence each; none where they can.
-pub fn differences(runs: Runs<'_>) -> Vec<String> {
+pub(crate) fn differences(runs: Runs<'_>) -> Vec<Statement> {
     let setups = runs.map(|run| &run.setup);
     let all =
         [world_size(setups), devices(setups).or_else(|| capacity(setups)), workload(setups)];
-    all.into_iter().flatten().collect()
+    all.into_iter().flatten().map(|of| Statement::new(Claim::NotComparable, of)).collect()
 }
 
 fn world_size(setups: OldNew<&RunSetup>) -> Option<String> {

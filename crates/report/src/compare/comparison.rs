@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::compare::figures::RunFigures;
 use crate::policy::PolicyName;
+use stepmem_types::claims::Statement;
 use stepmem_types::end::EndOutcome;
 
 /// Two runs against each other.
@@ -17,21 +18,38 @@ pub struct Comparison {
     pub exit_code: u8,
     /// Differences that make the runs not of the same job, a sentence each; then nothing is
     /// judged.
-    pub incomparable: Vec<String>,
+    pub incomparable: Vec<Worded>,
     /// The reasons of the verdict, what got worse first.
     pub reasons: Vec<Reason>,
     /// Limits of the comparison, and how to read it.
-    pub notes: Vec<String>,
+    pub notes: Vec<Worded>,
     /// The diagnosis of each run.
     pub diagnosis: OldNew<RunDiagnosis>,
     /// The figures by key.
     pub metrics: BTreeMap<&'static str, Change>,
+    /// The train steps of each run, of the rank that came furthest.
+    pub steps: OldNew<Option<f64>>,
     /// The end of each run, where its ranks announced that: the worst end of a rank.
     pub end: OldNew<Option<EndOutcome>>,
     /// The ranks of both runs whose diagnosis or peak differs, the most telling first.
     pub ranks: Vec<RankChange>,
     /// The reason that the exit code is 1, in a sentence.
-    pub exit_reason: Option<String>,
+    pub exit_reason: Option<Worded>,
+    /// States that nothing differs, where there is no reason.
+    #[serde(skip)]
+    pub nothing: Option<Statement>,
+    /// The statements of the text, in its order.
+    pub statements: Vec<Statement>,
+}
+
+/// A statement of which JSON has the words; the whole stands in the list of statements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worded(pub Statement);
+
+impl Serialize for Worded {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.words())
+    }
 }
 
 impl Comparison {
@@ -55,12 +73,12 @@ pub struct RankChange {
 }
 
 impl RankChange {
-    pub fn has_other_issues(&self) -> bool {
+    pub(crate) fn has_other_issues(&self) -> bool {
         self.issues.old != self.issues.new
     }
 
     /// Returns whether it differs by more than noise.
-    pub fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         let is_apart = matches!(self.peak.direction, Direction::Worse | Direction::Better);
         is_apart || self.has_other_issues()
     }
@@ -151,13 +169,13 @@ impl RunDiagnosis {
     }
 }
 
-/// One reason of a verdict.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A reason of a verdict.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reason {
     /// The direction in which the difference points.
     pub direction: Direction,
     /// The difference in a sentence.
-    pub sentence: String,
+    pub sentence: Worded,
 }
 
 /// The direction in which a difference points.
@@ -168,11 +186,11 @@ pub enum Direction {
     Better,
     /// No more than noise, or of no consequence.
     Same,
-    /// A run lacks the figure.
+    /// A run lacks the figure, or could not show the difference.
     Unknown,
 }
 
-/// One figure of both runs.
+/// A figure of both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
     /// The name of the figure for people.
@@ -218,6 +236,12 @@ impl Change {
             delta.zip(old).filter(|(_, old)| old.abs() > 0.0).map(|(delta, old)| delta / old);
         let direction = if delta.is_some() { Direction::Same } else { Direction::Unknown };
         Self { label, unit, old, new, delta, delta_ratio, significant_from: None, direction }
+    }
+
+    /// Returns the same figure, of which nothing is judged.
+    #[must_use]
+    pub fn unjudged(self) -> Self {
+        Self { direction: Direction::Unknown, significant_from: None, ..self }
     }
 
     /// Returns the same figure, which counts when it differs by more than `limit`.

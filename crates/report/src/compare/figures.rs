@@ -4,13 +4,17 @@
 use std::collections::BTreeSet;
 
 use crate::policy::{IssueSeverity, PolicyName};
-use stepmem_engine::ranks::basis::Basis;
+use crate::summary::model::Issue;
+use stepmem_engine::Basis;
 use stepmem_types::end::EndOutcome;
+use stepmem_types::ids::GpuUuid;
 
+/// The figures of one run that a comparison takes: of a summary, or of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFigures {
     /// The policy that its issues were judged by.
     pub policy: PolicyName,
+    /// The name of the run; `None` in a summary of TraceML's without one.
     pub run: Option<String>,
     /// The setup, which must be that of the other run.
     pub setup: RunSetup,
@@ -47,7 +51,7 @@ pub struct RunFigures {
     /// Out-of-memory errors of all ranks.
     pub n_ooms: Option<u64>,
     /// The line that leaks, as a memory snapshot or a search of host memory shows it.
-    pub leaking_line: Option<String>,
+    pub leaking_line: Option<LeakingLine>,
     /// Set when a rank still pushed when the summary was written.
     pub is_going_on: bool,
     /// The run's end, where ranks announced that.
@@ -105,6 +109,44 @@ pub struct RunIssue {
     pub ranks: Vec<u64>,
 }
 
+/// The line at which memory that grows is allocated, or kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeakingLine {
+    pub at: String,
+    /// The object that is made or filled there, where only that is known.
+    pub holder: Option<String>,
+}
+
+impl LeakingLine {
+    /// Returns the line as the subject of a sentence, and its verb.
+    pub(super) fn subject(&self) -> (String, &'static str) {
+        let Self { at, holder } = self;
+        match holder {
+            None => (format!("the line {at}"), "leaks"),
+            Some(holder) => (format!("what {holder} of {at} holds"), "grows"),
+        }
+    }
+}
+
+impl RunIssue {
+    /// Returns those of some issues that something is wrong by.
+    pub(super) fn of_all(issues: &[Issue]) -> Vec<Self> {
+        let wrong = issues.iter().filter(|issue| issue.is_wrong());
+        let of = |issue: &Issue| Self {
+            kind: issue.kind.label().to_owned(),
+            status: issue.status.to_string(),
+            severity: issue.severity,
+            ranks: issue.ranks.iter().map(|rank| rank.get().into()).collect(),
+        };
+        wrong.map(of).collect()
+    }
+}
+
+/// Returns `the host` and `a GPU`, as far as ranks are on them.
+pub(super) fn device_kinds<'a>(devices: impl Iterator<Item = &'a GpuUuid>) -> BTreeSet<String> {
+    devices.map(|of| if of.is_host() { "the host" } else { "a GPU" }.to_owned()).collect()
+}
+
 /// A peak over ranks and steps, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunPeak {
@@ -149,6 +191,14 @@ pub struct RunGrowth {
     pub slope: f64,
     /// The 95 % interval of the slope.
     pub interval: Option<SlopeInterval>,
+}
+
+impl RunGrowth {
+    /// Returns the growth of the rank that grows fastest, of those that rise or creep if there is
+    /// one.
+    pub(super) fn fastest(ranks: impl Iterator<Item = Self>) -> Option<Self> {
+        ranks.max_by(|a, b| a.is_growing.cmp(&b.is_growing).then(a.slope.total_cmp(&b.slope)))
+    }
 }
 
 /// A 95 % interval, in bytes per step.

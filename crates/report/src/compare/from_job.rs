@@ -1,14 +1,12 @@
 //! The figures of a job as an engine has it that keeps the recorded set. Sampled figures are
 //! not compared.
 
-use std::collections::BTreeSet;
-
 use crate::compare::figures::{
-    RankFigures, RunFigures, RunGrowth, RunIssue, RunPeak, RunSetup, RunSkew, SlopeInterval,
+    LeakingLine, RankFigures, RunFigures, RunGrowth, RunIssue, RunPeak, RunSetup, RunSkew,
+    SlopeInterval, device_kinds,
 };
 use crate::job::model::{Job, JobRank};
 use crate::policy::PolicyName;
-use crate::summary::model::Issue;
 
 /// Returns the figures of a job.
 pub fn figures(job: &Job) -> RunFigures {
@@ -21,7 +19,7 @@ pub fn figures(job: &Job) -> RunFigures {
         policy: PolicyName::Stepmem,
         run: Some(job.run.to_string()),
         setup: setup(job),
-        issues: job.issues.iter().filter(|issue| issue.is_wrong()).map(issue).collect(),
+        issues: RunIssue::of_all(&job.issues),
         status: job.diagnosis.status.to_string(),
         has_data: !ranks.is_empty(),
         is_judged: ranks.iter().any(|rank| rank.slope.is_some()),
@@ -46,23 +44,10 @@ pub fn figures(job: &Job) -> RunFigures {
 
 fn setup(job: &Job) -> RunSetup {
     let seen = u64::try_from(job.ranks.len()).ok();
-    let kind = |rank: &JobRank| {
-        let of = rank.device.as_ref()?;
-        Some(if of.is_host() { "the host" } else { "a GPU" }.to_owned())
-    };
     RunSetup {
         world_size: job.ranks_expected.or(seen).filter(|n| *n > 0),
-        device_kinds: job.ranks.iter().filter_map(kind).collect::<BTreeSet<String>>(),
+        device_kinds: device_kinds(job.ranks.iter().filter_map(|rank| rank.device.as_ref())),
         ..RunSetup::default()
-    }
-}
-
-fn issue(issue: &Issue) -> RunIssue {
-    RunIssue {
-        kind: issue.kind.label().to_owned(),
-        status: issue.status.to_string(),
-        severity: issue.severity,
-        ranks: issue.ranks.iter().map(|rank| rank.get().into()).collect(),
     }
 }
 
@@ -92,12 +77,12 @@ fn fastest(ranks: &[JobRank]) -> Option<RunGrowth> {
                 .map(|(lower, upper)| SlopeInterval { lower, upper }),
         })
     };
-    let all = ranks.iter().filter_map(growth);
-    all.max_by(|a, b| a.is_growing.cmp(&b.is_growing).then(a.slope.total_cmp(&b.slope)))
+    RunGrowth::fastest(ranks.iter().filter_map(growth))
 }
 
-fn leaking_line(ranks: &[JobRank]) -> Option<String> {
+fn leaking_line(ranks: &[JobRank]) -> Option<LeakingLine> {
     let mut growths =
         ranks.iter().flat_map(JobRank::holding).filter_map(|of| of.growth.as_ref());
-    growths.find_map(|growth| growth.line.as_ref()).map(ToString::to_string)
+    let line = growths.find_map(|growth| growth.line.as_ref())?;
+    Some(LeakingLine { at: line.to_string(), holder: None })
 }

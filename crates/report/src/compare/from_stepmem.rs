@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use crate::compare::figures::{
-    NotASummary, RankFigures, RunEnd, RunFigures, RunGrowth, RunHeadroom, RunHostHeadroom,
-    RunIssue, RunPeak, RunSetup, RunSkew, SlopeInterval,
+    LeakingLine, NotASummary, RankFigures, RunEnd, RunFigures, RunGrowth, RunHeadroom,
+    RunHostHeadroom, RunIssue, RunPeak, RunSetup, RunSkew, SlopeInterval, device_kinds,
 };
 use crate::policy::{PeakMetric, PolicyName};
 use crate::summary::model::{
     FigureSummary, Issue, IssueEvidence, IssueKind, RankOutcome, RankSummary, RankTrend,
     Summary,
 };
-use stepmem_engine::ranks::basis::Basis;
+use stepmem_engine::Basis;
 use stepmem_types::site::SiteVerdict;
 use stepmem_types::units::{Bytes, Count};
 
@@ -32,7 +32,7 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         policy: PolicyName::Stepmem,
         run: Some(summary.run.to_string()),
         setup: setup(summary),
-        issues: summary.issues.iter().filter(|issue| issue.is_wrong()).map(issue).collect(),
+        issues: RunIssue::of_all(&summary.issues),
         status: summary.diagnosis.status.to_string(),
         has_data: summary.diagnosis.kind != IssueKind::NoData,
         is_judged: coverage.ranks_judged > 0,
@@ -57,14 +57,13 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
 
 fn setup(summary: &Summary) -> RunSetup {
     let capacities = || summary.ranks.iter().filter_map(|rank| rank.capacity_bytes);
-    let device_kind = |rank: &RankSummary| {
-        Some(if rank.device.as_ref()?.is_host() { "the host" } else { "a GPU" }.to_owned())
-    };
     let device_models: Option<BTreeSet<String>> =
         summary.ranks.iter().map(|rank| rank.device_model.clone()).collect();
     RunSetup {
         world_size: summary.coverage.world_size(),
-        device_kinds: summary.ranks.iter().filter_map(device_kind).collect(),
+        device_kinds: device_kinds(
+            summary.ranks.iter().filter_map(|rank| rank.device.as_ref()),
+        ),
         device_models: device_models.unwrap_or_default(),
         capacity_min: capacities().map(Bytes::as_f64).reduce(f64::min),
         capacity_max: capacities().map(Bytes::as_f64).reduce(f64::max),
@@ -103,13 +102,15 @@ fn rank_peak(figure: Option<&FigureSummary>) -> RunPeak {
 
 /// The line that leaks by the evidence of an issue, if it is about growth and a memory snapshot
 /// shows one; of host memory the line that makes or fills what holds it, or allocates it.
-fn leaking_line(issue: &Issue) -> Option<String> {
+fn leaking_line(issue: &Issue) -> Option<LeakingLine> {
     let IssueEvidence::Finding(evidence) = &issue.evidence else { return None };
     let of = evidence.growth()?;
     let site = of.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak);
     let holder = of.holder.as_ref().filter(|_| of.is_on_host);
-    let at = site.map_or_else(|| holder?.at.as_ref(), |site| site.at.as_ref());
-    Some(at?.to_string())
+    let at = site.map_or_else(|| holder?.at.as_ref(), |site| site.at.as_ref())?.to_string();
+    let object = holder.filter(|holder| site.is_none() && holder.lines.is_none());
+    let holder = object.map(|holder| holder.name.to_string());
+    Some(LeakingLine { at, holder })
 }
 
 /// The least host memory that is left next to the device of a rank.
@@ -127,15 +128,6 @@ fn host_headroom(ranks: &[RankSummary]) -> Option<RunHostHeadroom> {
 fn headroom(rank: &RankSummary) -> Option<RunHeadroom> {
     let basis = rank.headroom_basis.unwrap_or(Basis::Allocated);
     Some(RunHeadroom { bytes: rank.headroom_bytes?, basis })
-}
-
-fn issue(issue: &Issue) -> RunIssue {
-    RunIssue {
-        kind: issue.kind.label().to_owned(),
-        status: issue.status.to_string(),
-        severity: issue.severity,
-        ranks: issue.ranks.iter().map(|rank| rank.get().into()).collect(),
-    }
 }
 
 fn peak(ranks: &[RankSummary], of: fn(&RankSummary) -> Option<&FigureSummary>) -> RunPeak {
@@ -157,8 +149,7 @@ fn fastest(ranks: &[RankSummary]) -> Option<RunGrowth> {
             interval: ends.map(|(lower, upper)| SlopeInterval { lower, upper }),
         })
     };
-    let all = ranks.iter().filter_map(|rank| growth(rank.trend.as_ref()?));
-    all.max_by(|a, b| a.is_growing.cmp(&b.is_growing).then(a.slope.total_cmp(&b.slope)))
+    RunGrowth::fastest(ranks.iter().filter_map(|rank| growth(rank.trend.as_ref()?)))
 }
 
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]

@@ -15,7 +15,7 @@ const NEUTRAL: [&str; 3] = ["BALANCED", "NO_DATA", "NO_GPU"];
 ///
 /// # Errors
 /// The section has no issue, or one without a kind or a severity.
-pub fn figures(
+pub(crate) fn figures(
     run: Option<String>,
     section: TraceMlSection,
 ) -> Result<RunFigures, NotASummary> {

@@ -6,12 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::compare::changes::{GROWTH, KeyedChange, Runs, changes, is_one_rate, rank_changes};
 use crate::compare::comparable::differences;
 use crate::compare::comparison::{
-    Change, Comparison, ComparisonVerdict, Direction, OldNew, Reason, RunDiagnosis,
+    Change, Comparison, ComparisonVerdict, Direction, OldNew, RankChange, Reason, RunDiagnosis,
+    Worded,
 };
 use crate::compare::figures::{RunEnd, RunFigures, RunIssue};
+use crate::compare::text::tell;
 use crate::policy::{IssueSeverity, PolicyName};
 use stepmem_detect::{Signal, Stage};
-use stepmem_engine::kind::{About, DiagnosisKind};
+use stepmem_engine::{About, DiagnosisKind};
+use stepmem_types::claims::{Claim, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{counted, whole};
 
@@ -22,77 +25,164 @@ const UNLIKE_LENGTHS_RATIO: f64 = 0.9;
 /// each other and are not judged.
 pub fn compare(runs: Runs<'_>) -> Comparison {
     let incomparable = differences(runs);
-    if incomparable.is_empty() { judged(runs) } else { side_by_side(runs, incomparable) }
+    let compared =
+        if incomparable.is_empty() { judged(runs) } else { side_by_side(runs, incomparable) };
+    let statements = tell(&compared, None).into_said();
+    Comparison { statements, ..compared }
 }
 
-fn side_by_side(runs: Runs<'_>, incomparable: Vec<String>) -> Comparison {
-    let unjudged = |KeyedChange { key, change, .. }| {
-        (key, Change { direction: Direction::Unknown, significant_from: None, ..change })
-    };
-    let verdict = ComparisonVerdict::Inconclusive;
+fn side_by_side(runs: Runs<'_>, incomparable: Vec<Statement>) -> Comparison {
+    let unjudged = |KeyedChange { key, change, .. }| (key, change.unjudged());
     Comparison {
-        verdict,
-        exit_code: verdict.exit_code(),
-        incomparable,
-        reasons: Vec::new(),
-        notes: Vec::new(),
-        diagnosis: runs.map(RunDiagnosis::of),
+        incomparable: incomparable.into_iter().map(Worded).collect(),
         metrics: changes(runs).into_iter().map(unjudged).collect(),
-        end: runs.map(|run| Some(run.end.as_ref()?.outcome)),
-        ranks: Vec::new(),
-        exit_reason: None,
+        ..unlike(runs, ComparisonVerdict::Inconclusive)
     }
 }
 
-fn judged(runs: Runs<'_>) -> Comparison {
-    let mut reasons = statuses(runs);
-    let mut metrics = BTreeMap::new();
-    let mut of_rates = Vec::from_iter(end(runs));
-    for KeyedChange { key, change, sentence, is_reason } in changes(runs) {
-        if is_reason && matches!(change.direction, Direction::Worse | Direction::Better) {
-            let reason = Reason { direction: change.direction, sentence };
-            if key == GROWTH { &mut of_rates } else { &mut reasons }.push(reason);
-        }
-        metrics.insert(key, change);
-    }
-    let n_reasons = reasons.len();
-    let lengths = Lengths::of(runs);
-    if let Some(lengths) = &lengths {
-        reasons.retain(|reason| reason.direction != lengths.hidden());
-    }
-    let is_hidden = reasons.len() < n_reasons;
-    reasons.extend(of_rates);
-    let mut notes = doubts(runs);
-    let is_doubtful = !notes.is_empty();
-    notes.extend(lengths.filter(|_| is_hidden).map(|lengths| lengths.sentence(runs)));
-    if is_doubtful {
-        // A run that is too short to judge did not get better.
-        reasons.retain(|reason| reason.direction == Direction::Worse);
-    }
-    reasons.sort_by_key(|reason| reason.direction);
-    let has = |direction| reasons.iter().any(|reason| reason.direction == direction);
-    let verdict = match (has(Direction::Worse), has(Direction::Better)) {
-        _ if !(runs.old.has_data && runs.new.has_data) => ComparisonVerdict::Inconclusive,
-        (true, true) => ComparisonVerdict::Mixed,
-        (true, false) => ComparisonVerdict::Regression,
-        _ if is_doubtful => ComparisonVerdict::Inconclusive,
-        (false, true) => ComparisonVerdict::Improvement,
-        (false, false) if is_hidden => ComparisonVerdict::Inconclusive,
-        (false, false) => ComparisonVerdict::Equivalent,
-    };
-    notes.extend(remarks(runs));
-    let exit_reason = exit_reason(verdict, &reasons);
+/// Returns the part that every comparison has, with this verdict.
+fn unlike(runs: Runs<'_>, verdict: ComparisonVerdict) -> Comparison {
     Comparison {
         verdict,
         exit_code: verdict.exit_code(),
         incomparable: Vec::new(),
-        reasons,
-        notes,
+        reasons: Vec::new(),
+        notes: Vec::new(),
         diagnosis: runs.map(RunDiagnosis::of),
-        metrics,
+        metrics: BTreeMap::new(),
+        steps: runs.map(|run| run.steps),
         end: runs.map(|run| Some(run.end.as_ref()?.outcome)),
-        ranks: rank_changes(runs),
-        exit_reason,
+        ranks: Vec::new(),
+        exit_reason: None,
+        nothing: None,
+        statements: Vec::new(),
+    }
+}
+
+fn judged(runs: Runs<'_>) -> Comparison {
+    let lengths = Lengths::of(runs);
+    let mut notes = doubts(runs);
+    let limits = Limits {
+        has_data: runs.old.has_data && runs.new.has_data,
+        is_doubtful: !notes.is_empty(),
+        by_length: lengths.as_ref().map(Lengths::hidden),
+    };
+    let found = Found::of(runs, &limits);
+    let (reasons, is_hidden) = (found.reasons, found.is_hidden);
+    let has = |direction| reasons.iter().any(|reason| reason.direction == direction);
+    let verdict = match (has(Direction::Worse), has(Direction::Better)) {
+        _ if !limits.has_data => ComparisonVerdict::Inconclusive,
+        (true, true) => ComparisonVerdict::Mixed,
+        (true, false) => ComparisonVerdict::Regression,
+        _ if limits.is_doubtful => ComparisonVerdict::Inconclusive,
+        (false, true) => ComparisonVerdict::Improvement,
+        (false, false) if is_hidden => ComparisonVerdict::Inconclusive,
+        (false, false) => ComparisonVerdict::Equivalent,
+    };
+    notes.extend(lengths.as_ref().filter(|_| is_hidden).map(|of| of.statement(runs)));
+    notes.extend(remarks(runs, lengths.as_ref()));
+    let is_any = found.is_unjudged || !found.ranks.is_empty();
+    let nothing = (reasons.is_empty() && limits.has_data).then(|| nothing_differs(is_any));
+    Comparison {
+        exit_reason: exit_reason(verdict, &reasons).map(Worded),
+        reasons,
+        notes: notes.into_iter().map(Worded).collect(),
+        metrics: found.metrics,
+        ranks: found.ranks,
+        nothing,
+        ..unlike(runs, verdict)
+    }
+}
+
+/// States that nothing differs; `is_any`: whether a figure does that is no reason.
+fn nothing_differs(is_any: bool) -> Statement {
+    if is_any {
+        let words = "Nothing that the verdict rests on differs by more than noise.";
+        return Statement::new(Claim::NothingJudgedDiffers, words);
+    }
+    Statement::new(Claim::NothingDiffers, "Nothing differs by more than noise.")
+}
+
+/// The differences that are not judged, since a run could not show them.
+struct Limits {
+    /// Set when both runs have anything to compare.
+    has_data: bool,
+    /// Set when nothing can be called better.
+    is_doubtful: bool,
+    /// The direction of what the lengths of the runs alone may make.
+    by_length: Option<Direction>,
+}
+
+impl Limits {
+    /// Returns whether a difference is left unjudged; `is_of_steps`: whether it comes with the
+    /// steps of the longer run.
+    fn covers(&self, direction: Direction, is_of_steps: bool) -> bool {
+        !self.has_data
+            || (self.is_doubtful && direction == Direction::Better)
+            || (is_of_steps && self.by_length == Some(direction))
+    }
+}
+
+/// The differences of two runs.
+struct Found {
+    /// The reasons of the verdict, what got worse first.
+    reasons: Vec<Reason>,
+    metrics: BTreeMap<&'static str, Change>,
+    ranks: Vec<RankChange>,
+    /// Set when a reason is left unjudged because of the lengths of the runs.
+    is_hidden: bool,
+    /// Set when a difference is no reason.
+    is_unjudged: bool,
+}
+
+impl Found {
+    fn of(runs: Runs<'_>, limits: &Limits) -> Self {
+        let mut found = Self {
+            reasons: Vec::new(),
+            metrics: BTreeMap::new(),
+            ranks: rank_changes(runs),
+            is_hidden: false,
+            is_unjudged: false,
+        };
+        for (direction, statement) in statuses(runs) {
+            found.add(limits, (direction, true), statement);
+        }
+        for KeyedChange { key, change, statement, is_reason } in changes(runs) {
+            let is_of_steps = key != GROWTH;
+            let is_apart = matches!(change.direction, Direction::Worse | Direction::Better);
+            let statement = statement.filter(|_| is_apart && is_reason);
+            let is_covered = is_apart && limits.covers(change.direction, is_of_steps);
+            found.is_unjudged |= is_apart && (is_covered || !is_reason);
+            if let Some(statement) = statement {
+                found.add(limits, (change.direction, is_of_steps), statement);
+            }
+            found.metrics.insert(key, if is_covered { change.unjudged() } else { change });
+        }
+        if let Some((direction, statement)) = end(runs) {
+            found.add(limits, (direction, false), statement);
+        }
+        for rank in &mut found.ranks {
+            if limits.covers(rank.peak.direction, true) {
+                rank.peak = rank.peak.clone().unjudged();
+            }
+        }
+        found.reasons.sort_by_key(|reason| reason.direction);
+        found
+    }
+
+    /// Adds a reason, if it is judged.
+    fn add(
+        &mut self,
+        limits: &Limits,
+        (direction, is_of_steps): (Direction, bool),
+        statement: Statement,
+    ) {
+        self.is_hidden |= is_of_steps && limits.by_length == Some(direction);
+        if limits.covers(direction, is_of_steps) {
+            self.is_unjudged = true;
+        } else {
+            self.reasons.push(Reason { direction, sentence: Worded(statement) });
+        }
     }
 }
 
@@ -103,6 +193,11 @@ enum Lengths {
     NewIsShorter,
     /// Both grow at one rate, for longer in the new run.
     NewIsLonger,
+    /// Both have growth of one kind, whose rate is not compared, for longer in the new run.
+    NewGrowsOn,
+    /// The new run grows, is longer, and the rate of the old one, which is too short to be
+    /// judged, is not known.
+    OldIsTooShort,
 }
 
 impl Lengths {
@@ -111,40 +206,77 @@ impl Lengths {
         let of_whole =
             |run: &RunFigures| run.steps.filter(|_| run.policy == PolicyName::Stepmem);
         let steps = runs.map(of_whole).known()?;
-        let grows = |run: &RunFigures| {
-            let has_issue = |issue: &RunIssue| {
-                about(&issue.kind).is_some_and(|about| about.stage.is_some())
-            };
-            run.growth.is_some_and(|growth| growth.is_growing)
-                || run.issues.iter().any(has_issue)
-        };
         if steps.new < UNLIKE_LENGTHS_RATIO * steps.old {
             return grows(runs.old).then_some(Self::NewIsShorter);
         }
         let is_longer = steps.old < UNLIKE_LENGTHS_RATIO * steps.new;
-        (is_longer && grows(runs.new) && is_one_rate(runs)).then_some(Self::NewIsLonger)
+        if !is_longer || !grows(runs.new) {
+            return None;
+        }
+        let is_of_live = runs.new.growth.is_some_and(|growth| growth.is_growing);
+        match is_one_rate(runs) {
+            Some(true) if is_of_live => Some(Self::NewIsLonger),
+            Some(false) if is_of_live => None,
+            _ if has_growth_in_common(runs) => Some(Self::NewGrowsOn),
+            _ => (!runs.old.is_judged).then_some(Self::OldIsTooShort),
+        }
     }
 
     /// Returns the changes that the lengths alone may make.
     fn hidden(&self) -> Direction {
         match self {
             Self::NewIsShorter => Direction::Better,
-            Self::NewIsLonger => Direction::Worse,
+            Self::NewIsLonger | Self::NewGrowsOn | Self::OldIsTooShort => Direction::Worse,
         }
     }
 
-    fn sentence(&self, runs: Runs<'_>) -> String {
+    fn statement(&self, runs: Runs<'_>) -> Statement {
         let OldNew { old, new } = runs.map(|run| run.steps.map_or_else(String::new, whole));
-        let why = match self {
-            Self::NewIsShorter => "what grew in the old one may still come in the new one",
-            Self::NewIsLonger => "memory grows as fast in both, and for longer in the new one",
+        let (claim, why, what) = match self {
+            Self::NewIsShorter => (
+                Claim::MayStillCome,
+                "what grew in the old one may still come in the new one",
+                "better",
+            ),
+            Self::NewIsLonger => (
+                Claim::GrowsLonger,
+                "memory grows as fast in both, and for longer in the new one",
+                "worse",
+            ),
+            Self::NewGrowsOn => (
+                Claim::GrowsLonger,
+                "the same memory grows in both, and for longer in the new one",
+                "worse",
+            ),
+            Self::OldIsTooShort => {
+                (Claim::OldTooShort, "the old one is too short to show what grows", "worse")
+            }
         };
-        format!("the new run had {new} steps, the old one {old}: {why}; only rates are judged")
+        let words = format!(
+            "the new run had {new} steps, the old one {old}: {why}; of what got {what}, only rates are judged"
+        );
+        Statement::new(claim, words).of(runs.new.steps)
     }
 }
 
-/// Returns a sentence that explains exit code 1.
-fn exit_reason(verdict: ComparisonVerdict, reasons: &[Reason]) -> Option<String> {
+/// Returns whether a run grows, by its rate or a diagnosis.
+fn grows(run: &RunFigures) -> bool {
+    run.growth.is_some_and(|growth| growth.is_growing) || growths(run).next().is_some()
+}
+
+/// Returns the families of the growth that a run was diagnosed with.
+fn growths(run: &RunFigures) -> impl Iterator<Item = &str> {
+    let of_growth =
+        |issue: &&RunIssue| about(&issue.kind).is_some_and(|about| about.stage.is_some());
+    run.issues.iter().filter(of_growth).map(|issue| family(&issue.kind))
+}
+
+fn has_growth_in_common(runs: Runs<'_>) -> bool {
+    growths(runs.new).any(|new| growths(runs.old).any(|old| old == new))
+}
+
+/// States the reason of exit code 1.
+fn exit_reason(verdict: ComparisonVerdict, reasons: &[Reason]) -> Option<Statement> {
     let mut worse = reasons.iter().filter(|reason| reason.direction == Direction::Worse);
     let first = worse.next().filter(|_| verdict.exit_code() == 1)?;
     let others = match worse.count() {
@@ -155,15 +287,17 @@ fn exit_reason(verdict: ComparisonVerdict, reasons: &[Reason]) -> Option<String>
         ComparisonVerdict::Mixed => "; what got better does not outweigh that",
         _ => "",
     };
-    Some(format!("exit code 1 because of this: {}{others}{though}", first.sentence))
+    let first = first.sentence.0.words();
+    let words = format!("exit code 1 because of this: {first}{others}{though}");
+    Some(Statement::new(Claim::ExitBecause, words))
 }
 
-/// Returns the reason that one run ended worse. Running out of memory is a diagnosis, which
-/// reports that already.
-fn end(runs: Runs<'_>) -> Option<Reason> {
+/// States that one run ended worse. Running out of memory is a diagnosis, which reports that
+/// already.
+fn end(runs: Runs<'_>) -> Option<(Direction, Statement)> {
     let OldNew { old, new } = runs;
     let (old, new) = old.end.as_ref().zip(new.end.as_ref())?;
-    let (direction, sentence) = match (old.outcome, new.outcome) {
+    let (direction, words) = match (old.outcome, new.outcome) {
         (EndOutcome::Completed, EndOutcome::Failed) => {
             (Direction::Worse, format!("the run failed{} instead of completing", on_ranks(new)))
         }
@@ -173,7 +307,7 @@ fn end(runs: Runs<'_>) -> Option<Reason> {
         ),
         _ => return None,
     };
-    Some(Reason { direction, sentence })
+    Some((direction, Statement::new(Claim::EndChanged, words)))
 }
 
 fn on_ranks(end: &RunEnd) -> String {
@@ -183,14 +317,14 @@ fn on_ranks(end: &RunEnd) -> String {
     }
 }
 
-/// Returns the reasons about issues that one run has, and the other has not or less.
-fn statuses(runs: Runs<'_>) -> Vec<Reason> {
+/// States the issues that one run has, and the other has not or less.
+fn statuses(runs: Runs<'_>) -> Vec<(Direction, Statement)> {
     let all = runs.old.issues.iter().chain(&runs.new.issues);
     let families: BTreeSet<&str> = all.map(|issue| family(&issue.kind)).collect();
     families.into_iter().filter_map(|family| status(runs, family)).collect()
 }
 
-fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
+fn status(runs: Runs<'_>, family_of: &str) -> Option<(Direction, Statement)> {
     let OldNew { old, new } = runs.map(|run| {
         let own = run.issues.iter().filter(|issue| family(&issue.kind) == family_of);
         own.max_by_key(|issue| weight(issue))
@@ -207,13 +341,15 @@ fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
         Ordering::Less => Direction::Better,
         Ordering::Equal => return None,
     };
-    let sentence = match (old, new) {
-        (None, Some(new)) => format!("{} is new", named(new)),
-        (Some(old), None) => format!("{} is gone", named(old)),
-        (Some(old), Some(new)) => format!("{} became {}", named(old), named(new)),
+    let (claim, words) = match (old, new) {
+        (None, Some(new)) => (Claim::IssueNew, format!("{} is new", named(new))),
+        (Some(old), None) => (Claim::IssueGone, format!("{} is gone", named(old))),
+        (Some(old), Some(new)) => {
+            (Claim::IssueChanged, format!("{} became {}", named(old), named(new)))
+        }
         (None, None) => return None,
     };
-    Some(Reason { direction, sentence })
+    Some((direction, Statement::new(claim, words)))
 }
 
 /// Returns the facts about a diagnosis; `None` of a kind that another version or no diagnosis
@@ -242,97 +378,116 @@ fn named(issue: &RunIssue) -> String {
     }
 }
 
-/// Returns the reasons that nothing can be called better.
-fn doubts(runs: Runs<'_>) -> Vec<String> {
+/// States why nothing can be called better.
+fn doubts(runs: Runs<'_>) -> Vec<Statement> {
     let OldNew { old, new } = runs;
     let mut doubts = Vec::new();
     for (name, run) in [("old", old), ("new", new)] {
         if !run.has_data {
-            doubts.push(format!("the {name} summary says {}", run.status));
+            let words = format!("the {name} summary says {}", run.status);
+            doubts.push(Statement::new(Claim::NoData, words));
         }
     }
     if old.is_judged && !new.is_judged && new.has_data {
-        doubts.push("the new run has too few steps to judge creep".to_owned());
+        let words = "the new run has too few steps to judge creep";
+        doubts.push(Statement::new(Claim::TooShort, words));
     }
     let has_level = old.peak_allocated.is_known() || old.allocated.is_known();
     if old.has_data && !has_level {
-        doubts.push("the old summary has no peak".to_owned());
+        doubts.push(Statement::new(Claim::NoPeak, "the old summary has no peak"));
     }
     doubts
 }
 
 /// Returns the remarks that a reader of the comparison should know.
-fn remarks(runs: Runs<'_>) -> Vec<String> {
+fn remarks(runs: Runs<'_>, lengths: Option<&Lengths>) -> Vec<Statement> {
     let OldNew { old, new } = runs;
     let mut remarks = Vec::new();
     if old.policy != new.policy {
-        remarks.push(
-            "one summary is judged by TraceML's rules and the other by stepmem's".to_owned(),
-        );
+        let words = "one summary is judged by TraceML's rules and the other by stepmem's";
+        remarks.push(Statement::new(Claim::OtherPolicies, words));
     }
-    let is_of_means = |run: &RunFigures| {
-        run.peak_allocated.max.is_none() && run.peak_allocated.mean.is_some()
-    };
-    if is_of_means(old) || is_of_means(new) {
-        remarks.push("TraceML writes means over the steps, so means are compared".to_owned());
+    let maxima = runs.map(|run| run.peak_allocated.max).known();
+    if maxima.is_none() && runs.map(|run| run.peak_allocated.mean).known().is_some() {
+        let words = "TraceML writes means over the steps, so means are compared";
+        remarks.push(Statement::new(Claim::MeansCompared, words));
     }
     if !old.is_judged && !new.is_judged {
-        remarks.push("neither run has enough steps to judge creep".to_owned());
+        let words = "neither run has enough steps to judge creep";
+        remarks.push(Statement::new(Claim::NeitherJudged, words));
     }
-    let without_peaks = match (old.peak_allocated.is_known(), new.peak_allocated.is_known()) {
-        (true, true) => None,
-        (false, true) => Some("the old run does not know its peaks"),
-        (true, false) => Some("the new run does not know its peaks"),
-        (false, false) => Some("neither run knows its peaks"),
-    };
-    remarks.extend(without_peaks.map(|who| format!("{who}, so live memory is compared")));
+    remarks.extend(without_peaks(runs));
     for (name, run) in [("old", old), ("new", new)] {
         if run.is_going_on {
-            remarks.push(format!("the {name} run was going on when its summary was written"));
+            let words = format!("the {name} run was going on when its summary was written");
+            remarks.push(Statement::new(Claim::GoingOn, words));
         }
     }
-    remarks.extend(leaking_lines(runs));
+    remarks.extend(leaking_lines(runs, lengths));
     if let (Some(before), Some(after)) = (old.steps, new.steps)
         && (before > 2.0 * after || after > 2.0 * before)
     {
-        remarks.push(format!(
-            "the old run had {}, the new one {}",
-            counted(before, "step"),
-            whole(after)
-        ));
+        let (had, has) = (counted(before, "step"), whole(after));
+        let words = format!("the old run had {had}, the new one {has}");
+        remarks.push(Statement::new(Claim::UnlikeSteps, words).of(after));
     }
     remarks
 }
 
-/// Returns a sentence on the line that leaked. A run that still grows may lack a snapshot that
+/// States that a run does not know its peaks, and what is compared instead.
+fn without_peaks(runs: Runs<'_>) -> Option<Statement> {
+    let who = match (runs.old.peak_allocated.is_known(), runs.new.peak_allocated.is_known()) {
+        (true, true) => return None,
+        (false, true) => "the old run does not know its peaks",
+        (true, false) => "the new run does not know its peaks",
+        (false, false) => "neither run knows its peaks",
+    };
+    let is_live_known = runs.old.allocated.is_known() && runs.new.allocated.is_known();
+    let instead = if is_live_known { ", so live memory is compared" } else { "" };
+    Some(Statement::new(Claim::PeaksUnknown, format!("{who}{instead}")))
+}
+
+/// States which line leaked. A run that still grows, or is too short, may lack a snapshot that
 /// names it.
-fn leaking_lines(runs: Runs<'_>) -> Option<String> {
+fn leaking_lines(runs: Runs<'_>, lengths: Option<&Lengths>) -> Option<Statement> {
     let is_of_host = |issue: &RunIssue| {
         about(&issue.kind).is_some_and(|about| about.signal == Some(Signal::Host))
     };
     let is_growing = runs.new.growth.is_some_and(|growth| growth.is_growing)
         || runs.new.issues.iter().any(is_of_host);
-    match (&runs.old.leaking_line, &runs.new.leaking_line) {
-        (Some(old), Some(new)) if old == new => {
-            Some(format!("the line {new} leaks in both runs"))
+    let is_shorter = matches!(lengths, Some(Lengths::NewIsShorter));
+    let (claim, words) = match (&runs.old.leaking_line, &runs.new.leaking_line) {
+        (Some(old), Some(new)) if old.at == new.at => {
+            let (subject, leaks) = new.subject();
+            (Claim::LineInBoth, format!("{subject} {leaks} in both runs"))
         }
-        (Some(old), Some(new)) => {
-            Some(format!("another line leaks: {new}, and no longer {old}"))
+        (Some(old), Some(new)) if !is_shorter => {
+            let ((new, leaks), (old, _)) = (new.subject(), old.subject());
+            (Claim::LineOther, format!("{new} {leaks} now, and no longer {old}"))
         }
-        (Some(old), None) if runs.new.is_judged && !is_growing => {
-            Some(format!("the leaking line {old} is gone"))
+        (Some(old), None) if runs.new.is_judged && !is_growing && !is_shorter => {
+            let (subject, leaks) = old.subject();
+            (Claim::LineGone, format!("{subject} no longer {leaks}"))
         }
-        (None, Some(new)) => Some(format!("the line {new} leaks in the new run")),
-        (Some(_) | None, None) => None,
-    }
+        (Some(_) | None, Some(new)) => {
+            let (subject, leaks) = new.subject();
+            (Claim::LineNew, format!("{subject} {leaks} in the new run"))
+        }
+        (Some(_) | None, None) => return None,
+    };
+    Some(Statement::new(claim, words))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::compare::comparison::{ComparisonVerdict, OldNew};
-    use crate::compare::figures::{RunFigures, RunGrowth, RunIssue, RunPeak, SlopeInterval};
+    use crate::compare::figures::{
+        LeakingLine, RankFigures, RunFigures, RunGrowth, RunHostHeadroom, RunIssue, RunPeak,
+        SlopeInterval,
+    };
     use crate::compare::judge::compare;
     use crate::policy::{IssueSeverity, PolicyName};
+    use stepmem_types::claims::Claim;
 
     fn run(peak: f64, issues: &[(&str, IssueSeverity)]) -> RunFigures {
         let issue = |(kind, severity): &(&str, IssueSeverity)| RunIssue {
@@ -351,8 +506,15 @@ mod tests {
     fn verdict(old: &RunFigures, new: &RunFigures) -> (ComparisonVerdict, Vec<String>) {
         let comparison = compare(OldNew { old, new });
         assert_eq!(comparison.exit_code, comparison.verdict.exit_code());
-        let sentences = comparison.reasons.into_iter().map(|reason| reason.sentence);
-        (comparison.verdict, sentences.collect())
+        let sentences = comparison.reasons.into_iter().map(|reason| reason.sentence.0);
+        (comparison.verdict, sentences.map(|of| of.words().to_owned()).collect())
+    }
+
+    /// The notes of a comparison, joined.
+    fn notes(old: &RunFigures, new: &RunFigures) -> String {
+        let notes = compare(OldNew { old, new }).notes;
+        let words: Vec<&str> = notes.iter().map(|of| of.0.words()).collect();
+        words.join("; ")
     }
 
     const LEAK: (&str, IssueSeverity) = ("CREEP_CONFIRMED", IssueSeverity::Crit);
@@ -412,7 +574,7 @@ mod tests {
         let (long, short) = (grown(1_500.0, 1.0, &[LEAK]), grown(150.0, 1.0, &[RISE]));
         for (old, new) in [(&long, &short), (&short, &long)] {
             assert_eq!(verdict(old, new), (ComparisonVerdict::Inconclusive, Vec::new()));
-            let notes = compare(OldNew { old, new }).notes.join("; ");
+            let notes = notes(old, new);
             assert!(notes.contains("only rates are judged"), "{notes}");
         }
         // A short run that grows more slowly is better, and one that is above the long one worse.
@@ -423,6 +585,83 @@ mod tests {
         // A leak that a shorter run had not is worse.
         let clean = grown(150.0, 0.001, &[]);
         assert_eq!(verdict(&clean, &long).0, ComparisonVerdict::Regression);
+    }
+
+    #[test]
+    fn nothing_differs_only_where_no_figure_does_and_all_was_judged() {
+        let nothing = |old: &RunFigures, new: &RunFigures| {
+            let found = compare(OldNew { old, new });
+            let all = ["metrics", "ranks"].map(|key| {
+                let json = serde_json::to_value(&found).unwrap()[key].to_string();
+                json.contains("worse") || json.contains("better")
+            });
+            (found.nothing.map(|of| of.claim()), all.contains(&true))
+        };
+        let same = run(100.0, &[]);
+        assert_eq!(nothing(&same, &same), (Some(Claim::NothingDiffers), false));
+        // The peak of a rank that is not the highest.
+        let rank = |peak| RankFigures {
+            rank: 1,
+            issues: Vec::new(),
+            allocated: RunPeak::default(),
+            peak_allocated: RunPeak { max: Some(peak), ..RunPeak::default() },
+        };
+        let with_rank = |peak| RunFigures { ranks: vec![rank(peak)], ..run(100.0, &[]) };
+        let found = nothing(&with_rank(50.0), &with_rank(80.0));
+        assert_eq!(found, (Some(Claim::NothingJudgedDiffers), true));
+        // Figures of a run that is too short to be better are not called better.
+        let short = RunFigures { is_judged: false, ..run(50.0, &[]) };
+        let found = nothing(&run(100.0, &[LEAK]), &short);
+        assert_eq!(found, (Some(Claim::NothingJudgedDiffers), false));
+        let empty = RunFigures { has_data: false, ..run(10.0, &[]) };
+        assert_eq!(nothing(&empty, &run(20.0, &[LEAK])), (None, false));
+        assert_eq!(verdict(&empty, &run(20.0, &[LEAK])).1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn growth_whose_rate_is_not_known_is_not_new_against_a_run_too_short_to_show_it() {
+        let host = ("HOST_CREEP_CONFIRMED", IssueSeverity::Crit);
+        let of = |steps, is_judged, issues: &[(&str, IssueSeverity)]| RunFigures {
+            steps: Some(steps),
+            is_judged,
+            ..run(100.0, issues)
+        };
+        let (short, long) = (of(30.0, false, &[]), of(3_000.0, true, &[LEAK]));
+        assert_eq!(verdict(&short, &long), (ComparisonVerdict::Inconclusive, Vec::new()));
+        assert!(notes(&short, &long).contains("the old one is too short to show what grows"));
+        // A run that was judged shows it.
+        let judged = of(1_000.0, true, &[]);
+        assert_eq!(verdict(&judged, &long).0, ComparisonVerdict::Regression);
+        // Live memory is level in both, and what the host lost is that of the longer run.
+        let level = RunGrowth {
+            is_growing: false,
+            slope: 0.0,
+            interval: Some(SlopeInterval { lower: -1.0, upper: 1.0 }),
+        };
+        let left = |steps, bytes| RunFigures {
+            growth: Some(level),
+            host_headroom: Some(RunHostHeadroom { bytes, total_bytes: 1e3 }),
+            ..of(steps, true, &[host])
+        };
+        let (early, late) = (left(1_000.0, 900.0), left(3_000.0, 700.0));
+        assert_eq!(verdict(&early, &late), (ComparisonVerdict::Inconclusive, Vec::new()));
+        let notes = notes(&early, &late);
+        assert!(notes.contains("the same memory grows in both"), "{notes}");
+        assert!(!notes.contains("as fast"), "{notes}");
+    }
+
+    #[test]
+    fn leaking_line_is_not_gone_from_a_shorter_run() {
+        let of = |steps, line: Option<&str>, issues: &[(&str, IssueSeverity)]| RunFigures {
+            steps: Some(steps),
+            leaking_line: line.map(|at| LeakingLine { at: at.to_owned(), holder: None }),
+            ..run(100.0, issues)
+        };
+        let long = of(2_000.0, Some("a.py:1 in f"), &[LEAK]);
+        let found = notes(&long, &of(500.0, None, &[]));
+        assert!(found.contains("may still come") && !found.contains("is gone"), "{found}");
+        let found = notes(&long, &of(500.0, Some("b.py:2 in g"), &[LEAK]));
+        assert!(found.contains("the line b.py:2 in g leaks in the new run"), "{found}");
     }
 
     #[test]
@@ -441,7 +680,7 @@ mod tests {
             ..run(10.0, &[])
         };
         let ours = RunFigures { is_judged: false, ..run(10.0, &[]) };
-        let notes = compare(OldNew { old: &ours, new: &theirs }).notes.join("; ");
+        let notes = notes(&ours, &theirs);
         for part in
             ["TraceML's rules", "neither run", "the old run had 1,000 steps, the new one 100"]
         {
@@ -470,15 +709,18 @@ mod tests {
     #[test]
     fn leaking_line_that_is_gone_is_said() {
         let with = |line: Option<&str>| RunFigures {
-            leaking_line: line.map(str::to_owned),
+            leaking_line: line.map(|at| LeakingLine { at: at.to_owned(), holder: None }),
             ..run(100.0, &[])
         };
-        let notes =
-            |old, new| compare(OldNew { old: &with(old), new: &with(new) }).notes.join("; ");
+        let notes = |old, new| notes(&with(old), &with(new));
         let gone = notes(Some("train.py:151 in evaluate"), None);
-        assert!(gone.contains("the leaking line train.py:151 in evaluate is gone"), "{gone}");
+        assert!(gone.contains("the line train.py:151 in evaluate no longer leaks"), "{gone}");
         let other = notes(Some("a.py:1 in f"), Some("b.py:2 in g"));
-        assert!(other.contains("another line leaks: b.py:2 in g"), "{other}");
+        assert!(
+            other
+                .contains("the line b.py:2 in g leaks now, and no longer the line a.py:1 in f"),
+            "{other}"
+        );
         assert_eq!(notes(None, None), "");
     }
 }

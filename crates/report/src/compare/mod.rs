@@ -3,13 +3,21 @@
 //! that they are of the same job. `changes` and `judge` compare; `text` puts the result into
 //! words.
 
-pub mod changes;
-pub mod comparable;
-pub mod comparison;
-pub mod figures;
-pub mod from_job;
-pub mod from_stepmem;
-pub mod from_traceml;
-pub mod judge;
-pub mod read;
-pub mod text;
+mod changes;
+mod comparable;
+mod comparison;
+mod figures;
+pub(crate) mod from_job;
+mod from_stepmem;
+mod from_traceml;
+mod judge;
+mod read;
+mod text;
+
+pub use comparison::OldNew;
+pub use figures::RunFigures;
+pub use from_job::figures as of_job;
+pub use from_stepmem::figures as of_summary;
+pub use judge::compare;
+pub use read::read;
+pub use text::{render, render_within};

@@ -1,9 +1,10 @@
 //! A comparison as text of at most 100 columns.
 
 use crate::compare::comparison::{
-    Change, ChangeUnit, Comparison, Direction, OldNew, RankChange, Reason, RunDiagnosis,
+    Change, ChangeUnit, Comparison, Direction, OldNew, RankChange, Reason, RunDiagnosis, Worded,
 };
 use crate::policy::PolicyName;
+use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
 use stepmem_types::format::units::{bytes, many, or_unknown, rate, share, signed_bytes, whole};
@@ -21,23 +22,30 @@ pub fn render(comparison: &Comparison) -> String {
 
 /// Puts a comparison into words for a terminal of so many columns.
 pub fn render_within(comparison: &Comparison, columns: Option<usize>) -> String {
-    let mut page = Page::default().within(columns);
-    page.line(&format!("Verdict: {}", comparison.verdict.as_label()));
+    tell(comparison, columns).into_text()
+}
+
+/// Tells a comparison on a page of so many columns.
+pub(super) fn tell(comparison: &Comparison, columns: Option<usize>) -> Telling {
+    let mut page = Telling::on(Page::default().within(columns));
+    let verdict = format!("Verdict: {}", comparison.verdict.as_label());
+    page.say(Indent::hanging(0), Statement::new(Claim::Compared, verdict));
+    let said = |of: &Worded| Sentence::from(of.0.clone()).end(".");
     for Reason { direction, sentence } in &comparison.reasons {
-        let word = if *direction == Direction::Worse { "worse: " } else { "better:" };
-        page.paragraph(Indent { first: 2, rest: 10 }, &format!("{word} {sentence}."));
+        let word = if *direction == Direction::Worse { "worse:  " } else { "better: " };
+        page.say(Indent { first: 2, rest: 10 }, said(sentence).after(word));
     }
     for reason in &comparison.incomparable {
-        page.paragraph(Indent { first: 2, rest: 4 }, &format!("not comparable: {reason}."));
+        page.say(Indent::hanging(2), said(reason).after("not comparable: "));
     }
-    if comparison.reasons.is_empty() && comparison.incomparable.is_empty() {
-        page.line("  Nothing differs by more than noise.");
+    if let Some(nothing) = &comparison.nothing {
+        page.say(Indent::hanging(2), nothing.clone());
     }
     if let Some(reason) = &comparison.exit_reason {
-        page.paragraph(Indent { first: 2, rest: 4 }, &format!("{reason}."));
+        page.say(Indent::hanging(2), said(reason));
     }
     for note in &comparison.notes {
-        page.paragraph(Indent { first: 2, rest: 8 }, &format!("note: {note}."));
+        page.say(Indent { first: 2, rest: 8 }, said(note).after("note: "));
     }
     page.blank();
     page.table(&table(comparison, columns.is_none_or(|columns| columns >= COLUMNS)));
@@ -45,13 +53,19 @@ pub fn render_within(comparison: &Comparison, columns: Option<usize>) -> String 
         let n = u64::try_from(n).unwrap_or(u64::MAX);
         let ranks = many(n, "more rank");
         let differ = if n == 1 { "differs" } else { "differ" };
-        page.line(&format!("… and {ranks} that {differ} (--json has all)"));
+        let words = format!("… and {ranks} that {differ}");
+        let more = Statement::new(Claim::MoreRanksDiffer, words).of(real(n));
+        page.say(Indent::hanging(0), Sentence::from(more).end(" (--json has all)"));
     }
-    page.into_text()
+    page
+}
+
+fn real(n: u64) -> f64 {
+    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
 }
 
 /// Returns a figure in its unit.
-pub fn value(unit: ChangeUnit, value: f64) -> String {
+pub(crate) fn value(unit: ChangeUnit, value: f64) -> String {
     match unit {
         ChangeUnit::Bytes => bytes(value),
         ChangeUnit::BytesPerStep => rate(value, "step"),
@@ -109,7 +123,7 @@ fn rank_rows(table: &mut Table, of: &RankChange) {
         let (old, new) = (named(&issues.old), named(&issues.new));
         table.row([&*format!("rank {rank}: diagnosis"), &old, &new, "changed"]);
     }
-    if peak.direction != Direction::Unknown {
+    if peak.delta.is_some() {
         let shown = |of: Option<f64>| or_unknown(of.map(|of| value(peak.unit, of)));
         let label = format!("rank {rank}: {}", peak.label);
         table.row([&*label, &shown(peak.old), &shown(peak.new), &difference(peak)]);

@@ -11,12 +11,10 @@ use crate::explain::live;
 use crate::explain::story::{Cause, End, PartMinima, Story, StoryEvent, StoryPoint};
 use crate::explain::text::{held, signals, tell, tests};
 use stepmem_detect::Signal;
-use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
-use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::kind::{DiagnosisKind, Severity};
-use stepmem_engine::output::status::{AckStatus, FindingStatus, RankStatus, Status};
-use stepmem_engine::ranks::limits::LimitOrigin;
-use stepmem_engine::ranks::view::RankView;
+use stepmem_engine::status::{AckStatus, FindingStatus, RankStatus, Status};
+use stepmem_engine::{
+    DiagnosisKind, KeptBlocks, LimitOrigin, RankView, Severity, Transition, TransitionState,
+};
 use stepmem_types::claims::Statement;
 use stepmem_types::ids::{SubjectId, subject_fields};
 use stepmem_types::units::Bytes;
@@ -40,9 +38,9 @@ pub struct StoryTold<'a> {
     readings: Option<u64>,
     restarts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    first: Option<PointTold>,
+    first: Option<StoryPoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<PointTold>,
+    last: Option<StoryPoint>,
     /// The findings that still hold at the end.
     held: Vec<FindingHeld>,
     signals: Vec<SignalTold>,
@@ -57,6 +55,7 @@ pub struct StoryTold<'a> {
 }
 
 impl<'a> StoryTold<'a> {
+    /// The story in JSON, with the same sentences as in its text.
     pub fn of(story: &'a Story) -> Self {
         let has_readings = story.has_readings();
         let n_steps = Some(story.n_steps);
@@ -73,8 +72,8 @@ impl<'a> StoryTold<'a> {
             steps: n_steps.filter(|_| !has_readings),
             readings: n_steps.filter(|_| has_readings),
             restarts: story.n_restarts,
-            first: story.span.map(|(first, _)| PointTold::of(first)),
-            last: story.span.map(|(_, last)| PointTold::of(last)),
+            first: story.span.map(|(first, _)| first),
+            last: story.span.map(|(_, last)| last),
             held: held.collect(),
             signals: signals(story).map(|signal| SignalTold::of(story, signal)).collect(),
             kept_blocks: story.kept_blocks,
@@ -85,21 +84,6 @@ impl<'a> StoryTold<'a> {
     }
 }
 
-/// The point at which something happened.
-#[derive(Debug, Serialize)]
-struct PointTold {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    step: Option<u64>,
-    /// The Unix time.
-    time: f64,
-}
-
-impl PointTold {
-    fn of(StoryPoint { step, time }: StoryPoint) -> Self {
-        Self { step, time }
-    }
-}
-
 /// A finding that holds.
 #[derive(Debug, Serialize)]
 struct FindingHeld {
@@ -107,7 +91,7 @@ struct FindingHeld {
     severity: Severity,
 }
 
-/// One signal over the whole story.
+/// A signal over the whole story.
 #[derive(Debug, Serialize)]
 struct SignalTold {
     signal: Signal,
@@ -220,7 +204,7 @@ pub struct WindowsNow {
     tests: Vec<TestMeaning>,
 }
 
-/// One window of a rank.
+/// A window of a rank.
 #[derive(Debug, Serialize)]
 struct WindowNow {
     signal: Signal,
@@ -229,6 +213,7 @@ struct WindowNow {
 }
 
 impl WindowsNow {
+    /// The windows of each signal that the detector looks at now.
     pub fn of(rank: &RankView<'_>) -> Self {
         let mut ends = Vec::new();
         let mut now = Vec::new();
@@ -266,6 +251,7 @@ pub struct RankTold<'a> {
 }
 
 impl<'a> RankTold<'a> {
+    /// The figures of one rank of a status, and its windows.
     pub fn of(status: &'a Status, rank: &'a RankStatus, windows: WindowsRead) -> Self {
         let subject = SubjectId::Rank(rank.id());
         let is_mine = |of: &SubjectId| *of == subject;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::explain::story::{Closest, End, LevelTests};
 use crate::explain::test_words::{TestUnit, words_of};
 use crate::explain::words::reason;
-use stepmem_detect::{Axis, Bound, Shown, Stage, Stopped, Test, WindowReport};
+use stepmem_detect::{Axis, Bound, Explanation, Shown, Stage, Stopped, WindowReport};
 use stepmem_types::units::Count;
 
 /// The windows of one level, over a whole story.
@@ -76,7 +76,7 @@ impl ClosestWindow {
     }
 }
 
-/// One window, and its outcome.
+/// A window, and its outcome.
 #[derive(Debug, Serialize)]
 pub(super) struct WindowShown {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ struct StopShown {
 
 impl StopShown {
     fn of(failure: &Stopped) -> Self {
-        let row = words_of(failure.test);
+        let row = words_of(failure.explanation);
         let (value, limit) = (finite(failure.value), finite(failure.limit));
         Self {
             test: row.name,
@@ -169,7 +169,7 @@ impl StopShown {
                 TestUnit::Share => "ratio",
                 TestUnit::Seconds => "seconds",
             },
-            bound: match failure.test.bound() {
+            bound: match failure.explanation.bound() {
                 Bound::AtLeast => "at_least",
                 Bound::AtMost => "at_most",
             },
@@ -228,8 +228,8 @@ pub(super) struct TestMeaning {
 }
 
 impl TestMeaning {
-    pub(super) fn of(test: Test) -> Self {
-        let row = words_of(test);
+    pub(super) fn of(explanation: Explanation) -> Self {
+        let row = words_of(explanation);
         Self { test: row.name, meaning: row.meaning }
     }
 }
@@ -255,20 +255,20 @@ mod tests {
     use serde_json::json;
 
     use crate::explain::json_windows::StopShown;
-    use stepmem_detect::{Stopped, Test};
+    use stepmem_detect::{Explanation, Stopped};
 
     #[test]
     fn test_has_its_figures_as_far_as_they_are_numbers() {
-        let shown = |test, value, limit| {
-            serde_json::to_value(StopShown::of(&Stopped { test, value, limit })).unwrap()
+        let shown = |explanation, value, limit| {
+            serde_json::to_value(StopShown::of(&Stopped { explanation, value, limit })).unwrap()
         };
-        let far = shown(Test::FarOff, 345_600.0, 259_200.0);
+        let far = shown(Explanation::FarOff, 345_600.0, 259_200.0);
         let reason =
             "what is left lasts 4 d 0 h; only growth that ends within 3 d 0 h is creep";
         let expected = json!({"test": "far off", "value": 345_600.0, "limit": 259_200.0,
             "unit": "seconds", "bound": "at_most", "reason": reason});
         assert_eq!(far, expected);
-        let unknown = shown(Test::Ended, f64::NAN, 0.25);
+        let unknown = shown(Explanation::Ended, f64::NAN, 0.25);
         let expected =
             json!({"test": "ended", "limit": 0.25, "unit": "ratio", "bound": "at_least"});
         assert_eq!(unknown, expected);

@@ -1,15 +1,14 @@
 //! A live exporter's facts about one rank, as text of at most 100 columns. They are its
-//! findings and why, the acknowledgements, the growth of each signal, and the distance to
+//! findings and why, the acknowledgments, the growth of each signal, and the distance to
 //! out-of-memory. Last come the tests that its windows do not pass now.
 
 use crate::explain::story::End;
 use crate::explain::text::{LIVE_BLOCKS, last_word, meanings, what};
 use crate::rank_table::rises_straight;
-use stepmem_detect::{Signal, Test};
-use stepmem_engine::kind::Severity;
-use stepmem_engine::output::status::{FindingStatus, RankStatus, SignalStatus, Status};
-use stepmem_engine::ranks::limits::capacity_words;
-use stepmem_engine::ranks::view::RankView;
+use stepmem_detect::{Explanation, Signal};
+use stepmem_engine::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use stepmem_engine::words::capacity_words;
+use stepmem_engine::{RankView, Severity};
 use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::units::{
@@ -25,7 +24,7 @@ pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Str
 }
 
 /// Tells of a rank of a status, for a terminal of so many columns.
-pub fn tell(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Telling {
+pub(crate) fn tell(status: &Status, rank: &RankStatus, columns: Option<usize>) -> Telling {
     let subject = SubjectId::Rank(rank.id());
     let findings: Vec<&FindingStatus> =
         status.findings.iter().filter(|finding| finding.subject == subject).collect();
@@ -137,7 +136,7 @@ pub fn windows(rank: &RankView<'_>) -> String {
         for window in windows.filter(|window| window.n_samples > 0.0) {
             let end = End::of(&window.outcome);
             // A shorter window, in blocks half as long, already has these records.
-            if end == End::Stopped(Test::Blocks) && window.n_samples <= longest {
+            if end == End::Stopped(Explanation::TooShort) && window.n_samples <= longest {
                 continue;
             }
             longest = longest.max(window.n_samples);

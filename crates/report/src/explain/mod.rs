@@ -2,10 +2,15 @@
 //! `words` render it. `live` renders what the status of an exporter knows of a rank; `json` has
 //! both for programs.
 
-pub mod json;
+pub(crate) mod json;
 mod json_windows;
-pub mod live;
-pub mod story;
+mod live;
+pub(crate) mod story;
 mod test_words;
-pub mod text;
-pub mod words;
+pub(crate) mod text;
+mod words;
+
+pub use json::{RankTold, StoryTold, WindowsNow, WindowsRead};
+pub use live::{render as render_live, windows};
+pub use story::{LookTime, Story, SubjectFigures};
+pub use text::render;

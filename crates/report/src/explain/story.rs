@@ -1,26 +1,24 @@
 //! The story of one rank or process, gathered record by record: its live memory, its findings,
-//! and the tests that stopped its windows. Nothing is put into words here.
+//! and the explanations that stopped its windows. Nothing is put into words here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use stepmem_detect::{
-    Bound, Capacity, Detector, Shown, ShownBy, Signal, Stopped, Test, WindowReport,
+    Bound, Capacity, Detector, Explanation, Shown, ShownBy, Signal, Stopped, WindowReport,
 };
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
-use stepmem_engine::diagnosis::kept_blocks::KeptBlocks;
-use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::kind::DiagnosisKind;
-use stepmem_engine::processes::ProcessView;
-use stepmem_engine::ranks::limits::LimitOrigin;
-use stepmem_engine::ranks::view::RankView;
+use stepmem_engine::{
+    DiagnosisKind, EngineConfig, KeptBlocks, LIVE_SIGNALS, LimitOrigin, ProcessView, RankView,
+    Transition, TransitionState,
+};
 use stepmem_types::ids::SubjectId;
 use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Uptime};
 
 /// The points of a picture, at most.
-pub const POINTS_MAX: usize = 92;
+pub(crate) const POINTS_MAX: usize = 92;
 
 /// The story of one rank or process.
 #[derive(Debug)]
@@ -40,7 +38,7 @@ pub struct Story {
     pub n_steps: u64,
     /// Set when these are samples by time, of a rank that took no steps.
     pub is_by_time: bool,
-    /// What the steps are.
+    /// The unit of the steps.
     pub unit: StepUnit,
     /// The first and the last of them.
     pub span: Option<(StoryPoint, StoryPoint)>,
@@ -70,6 +68,7 @@ pub struct Story {
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is copied")]
 pub enum SubjectFigures<'a> {
+    /// The figures of a rank.
     Rank(RankView<'a>),
     /// The figures of an unmanaged process.
     Process(ProcessView<'a>),
@@ -138,9 +137,10 @@ impl<'a> SubjectFigures<'a> {
 }
 
 /// The point at which something happened.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StoryPoint {
     /// The last train step; `None` of a process.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// The Unix time.
     pub time: f64,
@@ -201,10 +201,10 @@ pub struct LevelTests {
 /// The outcome of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
-    /// A test stopped it.
-    Stopped(Test),
-    /// The window shows growth that a test keeps from being called creep.
-    Rises(Test),
+    /// An innocent explanation stopped it.
+    Stopped(Explanation),
+    /// The window shows growth that an explanation keeps from being called creep.
+    Rises(Explanation),
     Creeps,
 }
 
@@ -212,8 +212,8 @@ impl End {
     /// Returns the outcome that a verdict amounts to.
     pub fn of(verdict: &Result<Shown, Stopped>) -> Self {
         match verdict {
-            Err(stop) => Self::Stopped(stop.test),
-            Ok(Shown { obstacle: Some(stop), .. }) => Self::Rises(stop.test),
+            Err(stop) => Self::Stopped(stop.explanation),
+            Ok(Shown { obstacle: Some(stop), .. }) => Self::Rises(stop.explanation),
             Ok(Shown { obstacle: None, .. }) => Self::Creeps,
         }
     }
@@ -255,7 +255,7 @@ impl Story {
 
     /// Makes it that of a series of others, which stands for a process.
     #[must_use]
-    pub fn of_series(self, name: String) -> Self {
+    pub(crate) fn of_series(self, name: String) -> Self {
         Self { series: Some(name), ..self }
     }
 
@@ -266,7 +266,7 @@ impl Story {
 
     /// Returns whether it has readings instead of steps: of an unmanaged process, or samples by
     /// time.
-    pub fn has_readings(&self) -> bool {
+    pub(crate) fn has_readings(&self) -> bool {
         self.is_process() || self.is_by_time
     }
 
@@ -432,7 +432,7 @@ impl Story {
             .entry((window.signal, window.level_idx))
             .or_insert_with(|| LevelTests { n_tests: 0, ends: BTreeMap::new(), last: *window });
         tests.last = *window;
-        if end == End::Stopped(Test::Blocks) {
+        if end == End::Stopped(Explanation::TooShort) {
             return;
         }
         tests.n_tests += 1;
@@ -450,7 +450,7 @@ fn has_ended(view: &SubjectFigures<'_>) -> bool {
     matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some())
 }
 
-/// Orders windows by how far they got: to which test, then how near to passing it.
+/// Orders windows by how far they got: to which explanation, then how near to disproving it.
 fn nearness(verdict: &Result<Shown, Stopped>) -> (End, u64) {
     let stop = match verdict {
         Ok(passed) => passed.obstacle,
@@ -459,9 +459,9 @@ fn nearness(verdict: &Result<Shown, Stopped>) -> (End, u64) {
     (End::of(verdict), stop.map_or(0, |stop| passed_by(&stop)))
 }
 
-/// Orders the stops of one test: bits of a positive ratio rise with it.
+/// Orders the stops by one explanation: bits of a positive ratio rise with it.
 fn passed_by(failure: &Stopped) -> u64 {
-    let ratio = match failure.test.bound() {
+    let ratio = match failure.explanation.bound() {
         Bound::AtLeast => failure.value / failure.limit,
         Bound::AtMost => failure.limit / failure.value,
     };
@@ -469,7 +469,7 @@ fn passed_by(failure: &Stopped) -> u64 {
 }
 
 /// Returns the signal that grows, if the transition is about one.
-pub fn signal(transition: &Transition) -> Option<Signal> {
+pub(crate) fn signal(transition: &Transition) -> Option<Signal> {
     transition.evidence.signal()
 }
 
@@ -486,7 +486,7 @@ pub struct PartMinima {
 
 impl PartMinima {
     /// Returns the number of steps that make a point.
-    pub fn steps_per_point(&self) -> u64 {
+    pub(crate) fn steps_per_point(&self) -> u64 {
         1 << self.halvings
     }
 
@@ -524,13 +524,10 @@ mod tests {
         Cause, LookTime, POINTS_MAX, PartMinima, Story, SubjectFigures,
     };
     use stepmem_detect::{Asked, Detector};
-    use stepmem_engine::config::EngineConfig;
-    use stepmem_engine::diagnosis::Evidence;
-    use stepmem_engine::diagnosis::high_pressure::PressureEvidence;
-    use stepmem_engine::findings::{Transition, TransitionState};
-    use stepmem_engine::kind::{DiagnosisKind, Severity};
-    use stepmem_engine::processes::ProcessView;
-    use stepmem_engine::ranks::basis::Basis;
+    use stepmem_engine::{
+        Basis, DiagnosisKind, EngineConfig, Evidence, PressureEvidence, ProcessView, Severity,
+        Transition, TransitionState,
+    };
     use stepmem_types::ids::{GpuUuid, ProcessId, SubjectId};
     use stepmem_types::units::{Bytes, Uptime};
 

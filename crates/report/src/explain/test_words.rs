@@ -1,8 +1,8 @@
-//! The name and the text of each test of the detector.
+//! The name and the text of each explanation by which the detector stops a window.
 
-use stepmem_detect::Test;
+use stepmem_detect::Explanation;
 
-/// The unit of a test's value and limit.
+/// The unit of the value and the limit that an explanation is tested by.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TestUnit {
     Bytes,
@@ -15,7 +15,7 @@ pub(super) enum TestUnit {
     Seconds,
 }
 
-/// The words for a test.
+/// The words for an explanation.
 #[derive(Debug)]
 pub(super) struct TestWords {
     /// A word or two for what it stops, at most 14 characters.
@@ -30,22 +30,22 @@ pub(super) struct TestWords {
     pub(super) meaning: &'static str,
 }
 
-/// Returns the words for a test.
-pub(super) fn words_of(test: Test) -> &'static TestWords {
-    match test {
-        Test::Blocks => &BLOCKS,
-        Test::Growth => &GROWTH,
-        Test::RandomWalk => &RANDOM_WALK,
-        Test::FarOff => &FAR_OFF,
-        Test::Ended => &ENDED,
-        Test::SeenBefore => &SEEN_BEFORE,
-        Test::EverLarger => &EVER_LARGER,
-        Test::ComesAndGoes => &COMES_AND_GOES,
-        Test::Cache => &CACHE,
+/// Returns the words for an explanation.
+pub(super) fn words_of(explanation: Explanation) -> &'static TestWords {
+    match explanation {
+        Explanation::TooShort => &TOO_SHORT,
+        Explanation::Small => &SMALL,
+        Explanation::RandomWalk => &RANDOM_WALK,
+        Explanation::FarOff => &FAR_OFF,
+        Explanation::Ended => &ENDED,
+        Explanation::SeenBefore => &SEEN_BEFORE,
+        Explanation::EverLarger => &EVER_LARGER,
+        Explanation::ComesAndGoes => &COMES_AND_GOES,
+        Explanation::Cache => &CACHE,
     }
 }
 
-const BLOCKS: TestWords = TestWords {
+const TOO_SHORT: TestWords = TestWords {
     name: "too short",
     unit: TestUnit::Count,
     did: "had too few blocks",
@@ -53,7 +53,7 @@ const BLOCKS: TestWords = TestWords {
     meaning: "has too few blocks of pushes, since the start or since the last growth ended",
 };
 
-const GROWTH: TestWords = TestWords {
+const SMALL: TestWords = TestWords {
     name: "small",
     unit: TestUnit::Bytes,
     did: "hardly grew",

@@ -8,11 +8,11 @@ use crate::explain::story::{
 };
 use crate::explain::test_words::words_of;
 use crate::explain::words::{measure, reason};
-use stepmem_detect::{Axis, LARGEST_T, Shown, Signal, Stage, Stopped, Test, WindowReport};
-use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
-use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::kind::Severity;
-use stepmem_engine::ranks::limits::capacity_words;
+use stepmem_detect::{
+    Axis, Explanation, LARGEST_T, Shown, Signal, Stage, Stopped, WindowReport,
+};
+use stepmem_engine::words::capacity_words;
+use stepmem_engine::{LIVE_SIGNALS, Severity, Transition, TransitionState};
 use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::format::page::{COLUMNS, Column, Indent, Page, Table};
 use stepmem_types::format::units::{
@@ -39,7 +39,7 @@ const OF_PROCESS: &str = "memory of the process";
 const OF_SERIES: &str = "memory";
 
 /// The lead of the second witness of live memory.
-pub const LIVE_BLOCKS: &str = "Live blocks of the allocator: ";
+pub(crate) const LIVE_BLOCKS: &str = "Live blocks of the allocator: ";
 
 /// Puts a story into words, for a terminal of so many columns.
 pub fn render(story: &Story, columns: Option<usize>) -> String {
@@ -47,7 +47,7 @@ pub fn render(story: &Story, columns: Option<usize>) -> String {
 }
 
 /// Tells a story, for a terminal of so many columns.
-pub fn tell(story: &Story, columns: Option<usize>) -> Telling {
+pub(crate) fn tell(story: &Story, columns: Option<usize>) -> Telling {
     let mut page = Telling::on(Page::default().within(columns));
     head(&mut page, story);
     for signal in signals(story) {
@@ -73,7 +73,7 @@ pub fn tell(story: &Story, columns: Option<usize>) -> Telling {
 }
 
 /// Returns the signals that such a subject has; of the host only where it was read.
-pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
+pub(crate) fn signals(story: &Story) -> impl Iterator<Item = Signal> {
     Signal::ALL
         .into_iter()
         .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
@@ -132,7 +132,7 @@ fn head(page: &mut Telling, story: &Story) {
     page.say(Indent::hanging(0), standing);
 }
 
-/// Returns how much of a subject was seen, and when.
+/// Returns the steps or samples that were seen of a subject, and their times, in words.
 fn seen_words(story: &Story, (first, last): (StoryPoint, StoryPoint)) -> String {
     let restarts = match story.n_restarts {
         0 => String::new(),
@@ -188,7 +188,7 @@ fn severity(story: &Story, event: &StoryEvent) -> String {
 }
 
 /// Returns the findings that still hold at the end.
-pub fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
+pub(crate) fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
     story.events.iter().enumerate().filter_map(|(idx, event)| {
         let later = story.events.get(idx + 1..).unwrap_or(&[]);
         let is_last = later.iter().all(|other| other.transition.kind != event.transition.kind);
@@ -292,7 +292,7 @@ fn told_as(story: &Story, of: Signal) -> &'static str {
 }
 
 /// Returns a signal in words, at the beginning of a sentence.
-pub fn what(signal: Signal) -> &'static str {
+pub(crate) fn what(signal: Signal) -> &'static str {
     match signal {
         Signal::Allocated => "Live memory",
         Signal::Reserved => "Reserved memory that no larger batch explains",
@@ -581,7 +581,7 @@ fn brief(end: End) -> String {
 }
 
 /// Returns the outcome of a window and, where a test stopped it, its value and limit.
-pub fn last_word(window: &WindowReport) -> String {
+pub(crate) fn last_word(window: &WindowReport) -> String {
     let end = brief(End::of(&window.outcome));
     let stop = match &window.outcome {
         Err(stop) => Some(*stop),
@@ -602,7 +602,7 @@ fn closest_word(page: &mut Telling, closest: &Closest, unit: StepUnit) {
             Some(stop) => format!("it rose, but was not called creep: {}", reason(stop)),
         },
         // A signal that does not rise needs no further word.
-        Err(Stopped { test: Test::Growth, .. }) => return,
+        Err(Stopped { explanation: Explanation::Small, .. }) => return,
         Err(stop) => reason(stop),
     };
     let when = match closest.step {
@@ -624,9 +624,9 @@ fn glossary(page: &mut Telling, story: &Story) {
     meanings(page, levels.flatten().flat_map(|level| level.ends.keys().copied()));
 }
 
-/// Returns the tests of some outcomes, in the order of asking.
-pub fn tests(ends: impl Iterator<Item = End>) -> Vec<Test> {
-    let mut tests: Vec<Test> = ends
+/// Returns the explanations of some outcomes, in the order of asking.
+pub(crate) fn tests(ends: impl Iterator<Item = End>) -> Vec<Explanation> {
+    let mut tests: Vec<Explanation> = ends
         .filter_map(|end| match end {
             End::Stopped(test) | End::Rises(test) => Some(test),
             End::Creeps => None,
@@ -638,7 +638,7 @@ pub fn tests(ends: impl Iterator<Item = End>) -> Vec<Test> {
 }
 
 /// Adds the meaning of the words that tables of outcomes use.
-pub fn meanings(page: &mut Telling, ends: impl Iterator<Item = End>) {
+pub(crate) fn meanings(page: &mut Telling, ends: impl Iterator<Item = End>) {
     let tests = tests(ends);
     if tests.is_empty() {
         return;

@@ -15,19 +15,20 @@ use stepmem_types::format::clean::shortened;
 /// Series of an answer.
 pub const SERIES_MAX: usize = 65_536;
 /// Points of all series of an answer.
-pub const POINTS_MAX: usize = 1_048_576;
+pub(crate) const POINTS_MAX: usize = 1_048_576;
 /// Warnings of an answer that are kept.
-pub const WARNINGS_MAX: usize = 8;
+pub(crate) const WARNINGS_MAX: usize = 8;
 /// Characters of an engine's text that are shown.
-pub const TEXT_CHARS_MAX: usize = 256;
+pub(crate) const TEXT_CHARS_MAX: usize = 256;
 /// Labels of a series that are kept: a query of this program asks for at most a dozen.
-pub const LABELS_MAX: usize = 32;
+pub(crate) const LABELS_MAX: usize = 32;
 /// The longest value of a label that is kept, in bytes: the exporter's have at most half as many.
-pub const LABEL_BYTES_MAX: usize = 1024;
+pub(crate) const LABEL_BYTES_MAX: usize = 1024;
 
 /// The series that a query gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
+    /// The series, as the engine orders them.
     pub series: Vec<Series>,
     /// The warnings of the engine, as that it lacks data; clean text.
     pub warnings: Vec<String>,
@@ -51,12 +52,16 @@ pub struct Point {
 /// The reason that an answer gives no series.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
+    /// The body has another form; the text says where.
     #[error("it is no answer of Prometheus' query API: {0}")]
     Form(String),
+    /// The engine refused the query, for this reason.
     #[error("{0}")]
     Refused(String),
+    /// The answer exceeds [`SERIES_MAX`].
     #[error("it has more than {SERIES_MAX} series")]
     TooManySeries,
+    /// The series together exceed `POINTS_MAX`.
     #[error("it has more than {POINTS_MAX} points")]
     TooManyPoints,
 }

@@ -14,8 +14,8 @@ use crate::policy::IssueSeverity;
 use crate::summary::build::unseen;
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use stepmem_detect::Signal;
-use stepmem_engine::kind::{DiagnosisKind, Severity};
-use stepmem_engine::metrics::recorded::Figure;
+use stepmem_engine::metrics::Figure;
+use stepmem_engine::{DiagnosisKind, Severity};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::step::StepUnit;
@@ -462,7 +462,7 @@ fn whole(value: f64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use stepmem_engine::metrics::recorded::Figure;
+    use stepmem_engine::metrics::Figure;
     use stepmem_types::claims::{Claim, Statement};
     use stepmem_types::end::EndOutcome;
     use stepmem_types::ids::Run;
@@ -528,7 +528,7 @@ mod tests {
         let card = text::card(&job, Shown::default());
         assert!(card.contains("No longer held at the end: HIGH PRESSURE on rank 1"), "{card}");
         let line = from_job::figures(&job).leaking_line;
-        assert_eq!(line.as_deref(), Some("job/t.py:7 in f"));
+        assert_eq!(line.map(|line| line.at).as_deref(), Some("job/t.py:7 in f"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! is chosen by the time that is asked for.
 
 /// Points of a series of a range, at most.
-pub const GRID_POINTS_MAX: u64 = 5_000;
+pub(crate) const GRID_POINTS_MAX: u64 = 5_000;
 /// The least seconds between points: the usual interval of scrapes.
 const STEP_SECONDS_MIN: u64 = 15;
 
@@ -16,11 +16,12 @@ pub struct Grid {
     pub start: u64,
     /// The last, as a Unix time.
     pub end: u64,
+    /// The distance between two times, in seconds.
     pub step: u64,
 }
 
 impl Grid {
-    /// Covers at least the last `seconds` before `end`, with at most [`GRID_POINTS_MAX`] steps.
+    /// Covers at least the last `seconds` before `end`, with at most `GRID_POINTS_MAX` steps.
     pub fn until(end: u64, seconds: u64) -> Self {
         let step = step(seconds);
         let length = seconds.div_ceil(step).saturating_mul(step);
@@ -43,7 +44,7 @@ impl Grid {
 }
 
 /// Returns the seconds between points of a range.
-pub fn step(seconds: u64) -> u64 {
+pub(crate) fn step(seconds: u64) -> u64 {
     seconds.div_ceil(GRID_POINTS_MAX).max(STEP_SECONDS_MIN)
 }
 

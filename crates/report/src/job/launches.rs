@@ -10,10 +10,12 @@ use crate::job::grid::{Grid, whole};
 /// Ranks without the name of a launch that come back after so many seconds are of another one.
 const GAP_SECONDS: f64 = 600.0;
 
-/// One launch of a run.
+/// A launch of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct JobLaunch {
+    /// The label `cluster` of its series; absent without one.
     pub cluster: Option<String>,
+    /// The label `namespace` of its series; absent without one.
     pub namespace: Option<String>,
     /// The name of the launch; absent where its clients do not report one.
     pub launch: Option<String>,
@@ -40,9 +42,11 @@ pub struct JobLaunch {
 /// The launch that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
+    /// The launch that was seen last.
     Latest,
     /// The one before the latest.
     Previous,
+    /// The launch of this name.
     Named(String),
 }
 

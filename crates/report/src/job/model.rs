@@ -7,20 +7,23 @@ use serde::Serialize;
 
 use crate::job::launches::JobLaunch;
 use crate::summary::model::Issue;
-use stepmem_engine::kind::{DiagnosisKind, Severity};
+use stepmem_engine::{DiagnosisKind, Severity};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
 use stepmem_types::site::short_path;
 use stepmem_types::step::StepUnit;
 
-/// One launch of a run, by its latest attempt.
+/// A launch of a run, by its latest attempt.
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
+    /// The name of the run.
     pub run: Run,
+    /// The launch, and the times at which it was seen.
     #[serde(flatten)]
     pub launch: JobLaunch,
     /// The other launches of the run in the time that was asked for, the earliest first.
     pub other_launches: Vec<JobLaunch>,
+    /// The worst issue.
     pub diagnosis: Issue,
     /// The findings that held when their ranks were last scraped, by diagnosis, the worst
     /// first; one that nothing is wrong without any. Never empty.

@@ -2,9 +2,7 @@
 
 use crate::job::grid::{step, whole};
 use crate::job::launches::JobLaunch;
-use stepmem_engine::metrics::recorded::{
-    Figure, IDENTITY, RECORDED, RecordedFamily, Reduction,
-};
+use stepmem_engine::metrics::{Figure, IDENTITY, RECORDED, RecordedFamily, Reduction};
 
 /// The least seconds of a launch that are asked for.
 const LAUNCH_SECONDS_MIN: u64 = 60;
@@ -31,6 +29,7 @@ pub fn launch(run: &str, launch: &JobLaunch) -> String {
 pub struct LaunchQueries {
     /// The time of the queries, as a Unix time.
     pub time: f64,
+    /// The queries in `PromQL`, one for each figure.
     pub queries: Vec<(Figure, String)>,
 }
 

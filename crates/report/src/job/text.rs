@@ -2,16 +2,15 @@
 
 use std::cmp::Reverse;
 
-use crate::closing::colour_of;
+use crate::closing::color_of;
 use crate::job::launches::JobLaunch;
 use crate::job::model::{Job, JobFinding, JobGrowth, JobRank, JobSlope, unit_of};
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::card::{listed, verdict};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind};
 use crate::summary::neutral::{BALANCED_SO_FAR, nothing, too_few, unjudged};
-use stepmem_engine::diagnosis::growth::CALLS_ADVICE;
-use stepmem_engine::diagnosis::shm_figures::SHM_ADVICE;
-use stepmem_engine::kind::{DiagnosisKind, Severity};
+use stepmem_engine::words::{CALLS_ADVICE, SHM_ADVICE};
+use stepmem_engine::{DiagnosisKind, Severity};
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Cell, Column, Indent, Page, Table};
@@ -30,14 +29,15 @@ const SAMPLED: &str = "~ sampled when the rank was last scraped. Capacity, press
 /// The reader of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
-    pub is_coloured: bool,
+    /// Set for a terminal that shows colors.
+    pub is_colored: bool,
     /// Columns of the reader's terminal; `None` where text goes elsewhere.
     pub columns: Option<usize>,
 }
 
 /// Puts a job into words: its verdicts, how far it came, and its worst ranks.
 pub fn card(job: &Job, shown: Shown) -> String {
-    let mut page = Page::new(shown.is_coloured).within(shown.columns);
+    let mut page = Page::new(shown.is_colored).within(shown.columns);
     for issue in &job.issues {
         tell(&mut page, issue);
     }
@@ -49,7 +49,7 @@ pub fn card(job: &Job, shown: Shown) -> String {
 
 /// Puts a job into a table of at most so many ranks, and its findings.
 pub fn status(job: &Job, n_ranks_max: usize, shown: Shown) -> String {
-    let mut page = Page::new(shown.is_coloured).within(shown.columns);
+    let mut page = Page::new(shown.is_colored).within(shown.columns);
     table(&mut page, job, n_ranks_max);
     page.blank();
     scope(&mut page, job);
@@ -129,7 +129,7 @@ pub(super) fn sentence(rank: &JobRank, finding: &JobFinding, is_over: bool) -> S
     of_growth.unwrap_or_else(since).then_if("; ", left)
 }
 
-/// Returns what to look at first. That of a program without steps is not of a loop.
+/// Returns the advice of a finding. That of a program without steps is not of a loop.
 pub(super) fn advice(rank: &JobRank, finding: &JobFinding) -> Statement {
     let growth = finding.growth.as_ref();
     let is_by_time = |growth: &JobGrowth| {
@@ -410,7 +410,7 @@ fn row(job: &Job, rank: &JobRank) -> [Cell; 10] {
         }))
         .into(),
         or_unknown(rank.oom_eta_seconds.map(duration)).into(),
-        Cell::from(titles.join(", ")).in_colour(worst.map(colour_of)),
+        Cell::from(titles.join(", ")).in_color(worst.map(color_of)),
     ]
 }
 

@@ -1,13 +1,13 @@
 //! Verdicts as one HTML document, which loads nothing and runs no script.
 
-use crate::judge::json::SourceTold;
+use crate::judge::source::SourceTold;
 use crate::judge::text;
 use crate::judge::{Judged, Verdict};
 use crate::series::Series;
 use stepmem_types::format::units::{bytes, date, duration, hourly, many, time_left_cell};
 
 /// Points of a chart.
-pub const CHART_POINTS_MAX: usize = 1_024;
+pub(crate) const CHART_POINTS_MAX: usize = 1_024;
 /// Width and height of a chart.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 160.0;

@@ -7,20 +7,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::explain::json::StoryTold;
+use crate::judge::source::SourceTold;
+use crate::judge::text::tell;
 use crate::judge::{BY_TIME, Judged, Verdict};
-use crate::series::LeftOut;
-use stepmem_engine::diagnosis::trend_figures::TrendFigures;
-
-/// The source of series.
-#[derive(Clone, Debug, Serialize)]
-pub struct SourceTold {
-    /// The file, or the address without its secrets.
-    pub name: String,
-    pub format: &'static str,
-    /// Number of series that it has.
-    pub series: usize,
-    pub left_out: LeftOut,
-}
+use stepmem_engine::TrendFigures;
+use stepmem_types::claims::Statement;
 
 /// All that was judged, for programs.
 #[derive(Debug, Serialize)]
@@ -29,12 +20,16 @@ pub struct JudgedTold<'a> {
     series: Vec<SeriesTold<'a>>,
     /// A note on what samples by time cannot show.
     note: &'static str,
+    /// The statements of the text, in its order; each story has its own.
+    statements: Vec<Statement>,
 }
 
 impl<'a> JudgedTold<'a> {
+    /// The verdicts on all series, in the order of `judged`.
     pub fn of(sources: &'a [SourceTold], judged: &'a [Judged]) -> Self {
         let series = judged.iter().map(SeriesTold::of).collect();
-        Self { sources, series, note: BY_TIME }
+        let statements = tell(sources, judged, None).into_said();
+        Self { sources, series, note: BY_TIME, statements }
     }
 }
 

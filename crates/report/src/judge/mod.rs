@@ -1,26 +1,29 @@
 //! The verdict on series of others: each is played through an engine of its own as readings of
 //! a process that pushes nothing, and told as `explain` tells of one.
 
-pub mod html;
-pub mod json;
-pub mod text;
+mod html;
+mod json;
+mod source;
+mod text;
+
+pub use html::document;
+pub use json::JudgedTold;
+pub use source::SourceTold;
+pub use text::render;
 
 use std::time::Duration;
 
 use crate::explain::story::{LookTime, Story, SubjectFigures};
 use crate::series::{Point, Series};
-use stepmem_engine::config::EngineConfig;
-use stepmem_engine::diagnosis::trend_figures::TrendFigures;
-use stepmem_engine::engine::Engine;
-use stepmem_engine::event::Event;
-use stepmem_engine::findings::{Transition, TransitionState};
-use stepmem_engine::kind::DiagnosisKind;
+use stepmem_engine::{
+    DiagnosisKind, Engine, EngineConfig, Event, Transition, TransitionState, TrendFigures,
+};
 use stepmem_types::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
 use stepmem_types::ids::{GpuUuid, ProcessId, SubjectId};
 use stepmem_types::units::{Bytes, Count, OutOfRange, UnixTime, Uptime};
 
 /// A note on what samples by time cannot show.
-pub const BY_TIME: &str = "Samples by time cannot show optimizer steps, what holds the memory, or a peak between two of them. A push per step \
+pub(crate) const BY_TIME: &str = "Samples by time cannot show optimizer steps, what holds the memory, or a peak between two of them. A push per step \
                            (import stepmem) shows all three.";
 
 /// The name of a series' device in its engine.
@@ -62,8 +65,11 @@ impl Verdict {
 /// A series with its verdict.
 #[derive(Debug)]
 pub struct Judged {
+    /// The series as it was decoded.
     pub series: Series,
+    /// The course of the series, as `explain` shows one.
     pub story: Story,
+    /// The verdict at the end of the series.
     pub verdict: Verdict,
     /// The growth behind the verdict, when it was seen last.
     pub growth: Option<TrendFigures>,

@@ -1,30 +1,20 @@
 //! Verdicts as text: a table of all series, and the stories of the worst.
 
 use crate::explain;
-use crate::judge::json::SourceTold;
+use crate::judge::source::{SourceTold, real};
 use crate::judge::{BY_TIME, Judged, Verdict};
+use stepmem_types::claims::{Claim, Statement, Telling};
 use stepmem_types::format::page::{Column, Indent, Page, Table};
 use stepmem_types::format::units::{
-    bytes, date, duration, grouped, hourly, many, or_unknown, time_left_cell,
+    bytes, date, duration, grouped, hourly, or_unknown, time_left_cell,
 };
 
 /// Stories that are told.
-pub const STORIES_MAX: usize = 16;
+pub(crate) const STORIES_MAX: usize = 16;
 
 /// Puts the verdicts, the worst first, into words, for a terminal of so many columns.
 pub fn render(sources: &[SourceTold], judged: &[Judged], columns: Option<usize>) -> String {
-    let mut page = Page::default().within(columns);
-    for source in sources {
-        page.paragraph(Indent::hanging(0), &source.words());
-    }
-    page.blank();
-    page.table(&table(judged));
-    page.blank();
-    for words in unknown(judged) {
-        page.paragraph(Indent::hanging(0), &words);
-    }
-    page.paragraph(Indent::hanging(0), BY_TIME);
-    let mut text = page.into_text();
+    let mut text = tell(sources, judged, columns).into_text();
     for judged in told(judged) {
         text.push('\n');
         text += &explain::text::render(&judged.story, columns);
@@ -32,26 +22,56 @@ pub fn render(sources: &[SourceTold], judged: &[Judged], columns: Option<usize>)
     text
 }
 
-/// Returns sentences about what is not known of some series.
-fn unknown(judged: &[Judged]) -> impl Iterator<Item = String> {
+/// Tells the verdicts, and what is not known, without the stories.
+pub(super) fn tell(
+    sources: &[SourceTold],
+    judged: &[Judged],
+    columns: Option<usize>,
+) -> Telling {
+    let mut page = Telling::on(Page::default().within(columns));
+    for source in sources {
+        page.say(Indent::hanging(0), source.statement());
+    }
+    page.blank();
+    page.table(&table(judged));
+    page.blank();
+    for unknown in unknown(judged) {
+        page.say(Indent::hanging(0), unknown);
+    }
+    page.say(Indent::hanging(0), Statement::new(Claim::ByTime, BY_TIME));
+    page
+}
+
+/// States what is not known of some series.
+fn unknown(judged: &[Judged]) -> impl Iterator<Item = Statement> {
     let n_of = |is: fn(&Judged) -> bool| {
         let n_series = judged.iter().filter(|of| is(of)).count();
-        u64::try_from(n_series).ok().filter(|n_series| *n_series > 0).map(grouped)
+        u64::try_from(n_series).ok().filter(|n_series| *n_series > 0)
     };
+    let stated =
+        |claim, n_series: u64, words: String| Statement::new(claim, words).of(real(n_series));
     let without_capacity = n_of(|of| of.series.capacity.is_none()).map(|n_series| {
-        format!(
-            "No capacity is known of {n_series} series: their growth is weighed against 80 GiB, and no time left is known. Give --capacity."
-        )
+        let words = format!(
+            "No capacity is known of {} series: their growth is weighed against 80 GiB, and no time left is known. Give --capacity.",
+            grouped(n_series)
+        );
+        stated(Claim::SeriesNoCapacity, n_series, words)
     });
     let guessed = n_of(|of| of.series.is_unit_guessed).map(|n_series| {
-        format!("Nothing names the unit of {n_series} series: figures of their size are taken as bytes. Give --unit.")
+        let words = format!(
+            "Nothing names the unit of {} series: figures of their size are taken as bytes. Give --unit.",
+            grouped(n_series)
+        );
+        stated(Claim::UnitGuessed, n_series, words)
     });
     let short = judged.iter().find(|of| of.verdict == Verdict::TooShort);
     let short = short.zip(n_of(|of| of.verdict == Verdict::TooShort)).map(|(of, n_series)| {
         let [loading, judging] = of.needs.map(duration);
-        format!(
-            "Too short: {n_series} series. The first {loading} count as loading (--creep.process-warmup), and a verdict takes {judging} more."
-        )
+        let words = format!(
+            "Too short: {} series. The first {loading} count as loading (--creep.process-warmup), and a verdict takes {judging} more.",
+            grouped(n_series)
+        );
+        stated(Claim::SeriesTooShort, n_series, words)
     });
     short.into_iter().chain(without_capacity).chain(guessed)
 }
@@ -61,30 +81,6 @@ pub(super) fn told(judged: &[Judged]) -> impl Iterator<Item = &Judged> {
     let is_only = judged.len() == 1;
     let grew = move |of: &&Judged| is_only || of.verdict <= Verdict::Rising;
     judged.iter().filter(grew).take(STORIES_MAX)
-}
-
-impl SourceTold {
-    /// Returns the source in a sentence.
-    fn words(&self) -> String {
-        let n_series = grouped(u64::try_from(self.series).unwrap_or(u64::MAX));
-        let left_out = &self.left_out;
-        let mut words = format!("{} ({}): {n_series} series", self.name, self.format);
-        for (n, noun, what) in [
-            (left_out.rows_without_time, "row", "without a time"),
-            (left_out.figures_unreadable, "figure", "of no size"),
-            (left_out.points_repeated, "further sample", "of the same time"),
-            (left_out.records_damaged, "record", "with damage"),
-            (left_out.records_too_long, "record", "too long for scalars"),
-        ] {
-            if n > 0 {
-                words.extend(["; left out: ", &many(n, noun), " ", what]);
-            }
-        }
-        if left_out.is_cut {
-            words += "; its end is missing";
-        }
-        words
-    }
 }
 
 fn table(judged: &[Judged]) -> Table {

@@ -6,7 +6,7 @@ mod error;
 mod figure;
 mod gather;
 mod json_lines;
-pub mod matrix;
+mod matrix;
 mod model;
 mod names;
 mod packed;
@@ -19,9 +19,11 @@ mod words;
 use crate::series::gather::Gather;
 use crate::series::model::ROW_BYTES_MAX;
 
-pub use error::SeriesError;
+use crate::series::error::SeriesError;
 pub use figure::Unit;
-pub use model::{Decoded, Format, LeftOut, POINTS_MAX, Point, SERIES_MAX, Series, Wanted};
+pub use matrix::series as decode_answer;
+pub use model::{Decoded, POINTS_MAX, SERIES_MAX, Wanted};
+pub(crate) use model::{Format, LeftOut, Point, Series};
 
 /// Decodes a file, whose format its first bytes show.
 ///

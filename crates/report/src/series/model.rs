@@ -58,9 +58,11 @@ impl Format {
 /// The series of a file or a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
+    /// The format that the bytes have.
     pub format: Format,
     /// The series, by name.
     pub series: Vec<Series>,
+    /// The counts of what could not be read.
     pub left_out: LeftOut,
 }
 
@@ -81,7 +83,7 @@ pub struct LeftOut {
     pub is_cut: bool,
 }
 
-/// One series.
+/// A series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// The column, name or query of the series; clean text.

@@ -13,7 +13,7 @@ use stepmem_types::units::UnixTime;
 const LENGTH_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 4;
 
-/// One record of a file.
+/// A record of a file.
 enum Record<'a> {
     Whole(&'a [u8]),
     /// A record whose checksum is not that of its bytes.

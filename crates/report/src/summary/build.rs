@@ -15,14 +15,9 @@ use crate::summary::peaks::{LifetimePressure, Peaks};
 use crate::summary::planned::{PlannedRestarts, RestartsSoFar};
 use crate::summary::run_metrics::{is_judged, run_metrics};
 use stepmem_detect::{Axis, Outlook, Signal, Trend};
-use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
-use stepmem_engine::diagnosis::host_words;
-use stepmem_engine::diagnosis::pressure;
-use stepmem_engine::diagnosis::trend_figures::TrendFigures;
-use stepmem_engine::output::run::RunView;
-use stepmem_engine::output::snapshot_status::SnapshotStatus;
-use stepmem_engine::ranks::lifetime::{Figure, Kept, LifetimeStats, Moment, PhaseStats};
-use stepmem_engine::ranks::view::RankView;
+use stepmem_engine::lifetime::{Figure, Kept, LifetimeStats, Moment, PhaseStats};
+use stepmem_engine::status::SnapshotStatus;
+use stepmem_engine::{LIVE_SIGNALS, RankView, RunView, TrendFigures, host_view, pressures};
 use stepmem_types::format::units::rfc3339;
 use stepmem_types::ids::Rank;
 use stepmem_types::step::Phase;
@@ -207,7 +202,7 @@ fn rank_summary(
         pressure_ratio: LifetimePressure::of(view)
             .map(|pressure| pressure.ratio)
             .into_iter()
-            .chain(pressure::of_rank(view).map(|now| now.ratio))
+            .chain(pressures(view).map(|now| now.ratio))
             .reduce(f64::max),
         headroom_bytes: view.headroom().map(|headroom| headroom.bytes),
         high_water_allocated_bytes: view.high_water_allocated,
@@ -215,7 +210,7 @@ fn rank_summary(
         headroom_basis: view.headroom().map(|headroom| headroom.basis),
         peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
         fragmentation_ratio: view.fragmentation_ratio(),
-        host: host_words::described(view),
+        host: host_view(view),
         outside_allocator_bytes: view.outside_allocator_bytes,
         trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),
         reserved_rise_bytes_per_step: reserved_rise(view),

@@ -8,8 +8,7 @@ use crate::policy::PeakMetric;
 use crate::rates::told_rate;
 use crate::summary::model::{FigureSummary, Issue, RankOutcome, RankSummary, Summary};
 use crate::summary::neutral::unit_of;
-use stepmem_engine::ranks::basis::Basis;
-use stepmem_engine::ranks::limits::LimitOrigin;
+use stepmem_engine::{Basis, LimitOrigin};
 use stepmem_types::claims::{Claim, Sentence, Statement, Telling};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::page::{Column, Indent, Page, Table};
@@ -32,6 +31,9 @@ const OF_HELD: &str =
     "HEADROOM: capacity less what others hold and less what the rank holds; no peak is known.";
 /// …or by either.
 const OF_EITHER: &str = "HEADROOM: capacity less what others hold and less the peak, or what the rank holds where no peak is known.";
+/// …or, of a limit of the process itself, by what that limits.
+const OF_DATA: &str = "HEADROOM (data): capacity less the process's private writable memory.";
+const OF_ADDRESS_SPACE: &str = "HEADROOM (address_space): capacity less all addresses that the process has mapped, which are more than its memory.";
 const OF_GROWTH: &str =
     "Of memory that grows, it is also less the cache that would not be given back.";
 /// The memory outside a rank's allocator from which the card tells of it, in bytes…
@@ -89,7 +91,7 @@ fn tell_verdicts(page: &mut Telling, summary: &Summary) {
     }
 }
 
-/// Returns what is wrong on which ranks, why, and what to do next, a paragraph each.
+/// Returns the issue and its ranks, the reason, and the next thing to do, a paragraph each.
 pub(crate) fn verdict(issue: &Issue) -> [(Indent, Sentence); 3] {
     let (why, next) = issue.told();
     // Of several ranks the sentence is about the worst.
@@ -200,7 +202,7 @@ fn scope(page: &mut Telling, summary: &Summary) {
     }
 }
 
-/// Returns what the steps of a run are.
+/// Returns the unit of a run's steps.
 fn unit(summary: &Summary) -> StepUnit {
     unit_of(&summary.ranks)
 }
@@ -482,7 +484,7 @@ fn peak(rank: &RankSummary) -> Option<f64> {
 }
 
 /// Returns a rank's highest peak in bytes.
-pub fn peak_of(rank: &RankSummary, metric: PeakMetric) -> Option<f64> {
+pub(crate) fn peak_of(rank: &RankSummary, metric: PeakMetric) -> Option<f64> {
     match metric {
         PeakMetric::Allocated => {
             let of_steps = max_bytes(rank.peak_allocated.as_ref());
@@ -515,7 +517,8 @@ fn capacity_words(ranks: &[&RankSummary]) -> impl Iterator<Item = &'static str> 
 
 /// Explains the column HEADROOM by what these ranks have.
 fn headroom_words(ranks: &[&RankSummary]) -> impl Iterator<Item = &'static str> {
-    let known = || ranks.iter().filter(|rank| headroom(rank).is_some());
+    let all = || ranks.iter().filter(|rank| headroom(rank).is_some());
+    let known = || all().filter(|rank| !rank.is_limited_beyond_memory());
     let is_of_peak = |rank: &&&RankSummary| {
         matches!(rank.headroom_basis, Some(Basis::Allocated | Basis::HighWater))
     };
@@ -526,8 +529,15 @@ fn headroom_words(ranks: &[&RankSummary]) -> impl Iterator<Item = &'static str> 
         _ if n_of_peak == 0 => Some(OF_HELD),
         _ => Some(OF_EITHER),
     };
+    let of_limit =
+        |origin, words| all().any(|rank| rank.capacity_set_by == Some(origin)).then_some(words);
+    let of_limits = [
+        of_limit(LimitOrigin::Data, OF_DATA),
+        of_limit(LimitOrigin::AddressSpace, OF_ADDRESS_SPACE),
+    ];
     let has_growth = ranks.iter().any(|rank| rank.growth_headroom_bytes.is_some());
-    words.into_iter().chain(has_growth.then_some(OF_GROWTH))
+    let of_growth = has_growth.then_some(OF_GROWTH);
+    words.into_iter().chain(of_limits.into_iter().flatten()).chain(of_growth)
 }
 
 fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {

@@ -5,15 +5,10 @@ use std::cmp::Reverse;
 use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{Issue, IssueEvidence, IssueKind, LowPeak, PastPeak};
 use crate::summary::peaks::{LifetimePressure, PeakImbalance, Peaks};
-use stepmem_engine::diagnosis::balance::COMPARABLE_STEPS_MIN;
-use stepmem_engine::diagnosis::figures::Score;
-use stepmem_engine::diagnosis::high_pressure;
-use stepmem_engine::diagnosis::imbalance::PRESSURE_WARNING_MIN;
-use stepmem_engine::findings::Finding;
-use stepmem_engine::kind::{DiagnosisKind, Severity};
-use stepmem_engine::output::run::RunView;
-use stepmem_engine::ranks::basis::Basis;
-use stepmem_engine::ranks::view::RankView;
+use stepmem_engine::{
+    Basis, COMPARABLE_STEPS_MIN, DiagnosisKind, Finding, PRESSURE_WARNING_MIN, RankView,
+    RunView, Score, Severity, never_live_ratio, private_pools_bytes, words,
+};
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{bytes, grouped, percent};
 use stepmem_types::ids::Rank;
@@ -32,7 +27,7 @@ struct RankIssue {
 }
 
 /// Returns the issues of a run; none when nothing is wrong.
-pub fn issues(run: &RunView<'_>) -> Vec<Issue> {
+pub(crate) fn issues(run: &RunView<'_>) -> Vec<Issue> {
     let issue_of = |(idx, kind): (usize, &DiagnosisKind)| {
         let findings = run.findings.iter().filter(|finding| finding.kind == *kind);
         let mut of_ranks: Vec<RankIssue> = findings.filter_map(RankIssue::of).collect();
@@ -107,10 +102,9 @@ fn past_pressures(
         let graded = own.chain(of_host).filter(|_| !is_found).filter_map(grade);
         let (severity, pressure) = graded.reduce(worse)?;
         let is_on_host = is_next_to || view.identity.is_host();
-        let advice = high_pressure::advice(
+        let advice = words::pressure_advice(
             is_on_host,
-            high_pressure::private_pools_bytes(view)
-                .filter(|_| pressure.basis == Basis::Reserved),
+            private_pools_bytes(view).filter(|_| pressure.basis == Basis::Reserved),
             never_live(view, pressure),
         );
         let issue = RankIssue::of_pressure(*rank, pressure, severity, is_on_host);
@@ -127,7 +121,7 @@ fn never_live(view: &RankView<'_>, pressure: LifetimePressure) -> Option<f64> {
     let reserved = lifetime.peak_reserved.max.or(lifetime.reserved.max)?.0;
     let is_reserved = pressure.basis == Basis::Reserved;
     let live = live.or(view.high_water_allocated).filter(|_| is_reserved)?;
-    high_pressure::never_live_ratio(reserved, live, pressure.capacity)
+    never_live_ratio(reserved, live, pressure.capacity)
 }
 
 /// Returns the ranks whose peak is far below the others', which then do more than their share.

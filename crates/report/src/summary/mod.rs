@@ -3,13 +3,19 @@
 //! joins the summaries of several exporters. `planned` has what planned restarts cost. `traceml_export` adds the sections that TraceML's
 //! tools read.
 
-pub mod build;
-pub mod card;
-pub mod issues;
-pub mod merge;
-pub mod model;
-pub mod neutral;
-pub mod peaks;
-pub mod planned;
-pub mod run_metrics;
-pub mod traceml_export;
+pub(crate) mod build;
+pub(crate) mod card;
+mod issues;
+mod merge;
+pub(crate) mod model;
+pub(crate) mod neutral;
+mod peaks;
+mod planned;
+mod run_metrics;
+mod traceml_export;
+
+pub use card::{put, render, render_within, verdicts};
+pub use merge::merged;
+pub use model::{IssueEvidence, IssueKind, RankOutcome, Summary};
+pub use planned::RestartsSoFar;
+pub use traceml_export::TraceMlExport;

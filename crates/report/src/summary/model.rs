@@ -11,13 +11,9 @@ use serde_json::Value;
 use crate::policy::{IssueSeverity, PeakMetric, PolicyName};
 use crate::summary::planned::PlannedRestarts;
 use stepmem_detect::{Signal, Stage};
-use stepmem_engine::diagnosis::Evidence;
-use stepmem_engine::kind::DiagnosisKind;
-use stepmem_engine::output::snapshot_status::SnapshotStatus;
-use stepmem_engine::ranks::basis::Basis;
-use stepmem_engine::ranks::host::HostView;
-use stepmem_engine::ranks::lifetime::{Bands, Moment};
-use stepmem_engine::ranks::limits::LimitOrigin;
+use stepmem_engine::lifetime::{Bands, Moment};
+use stepmem_engine::status::SnapshotStatus;
+use stepmem_engine::{Basis, DiagnosisKind, Evidence, HostView, LimitOrigin};
 use stepmem_types::claims::{Sentence, Statement};
 use stepmem_types::end::EndReport;
 use stepmem_types::ids::{GpuUuid, Rank, Run};
@@ -26,9 +22,9 @@ use stepmem_types::step::StepUnit;
 use stepmem_types::units::{Bytes, Count};
 
 /// Schema version of stepmem's own keys.
-pub const SCHEMA_VERSION: u32 = 3;
+pub(crate) const SCHEMA_VERSION: u32 = 3;
 
-/// One run, summed up: `final_summary.json`.
+/// A run, summed up: `final_summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Summary {
     /// The program that wrote it.
@@ -37,21 +33,22 @@ pub struct Summary {
     pub policy: PolicyName,
     /// The time when the last record came, or the summary was asked for: RFC 3339.
     pub generated_at: String,
+    /// The name of the run.
     pub run: Run,
     /// The launch of the run, where its processes report it.
-    #[serde(default)]
     pub launch: Option<Launch>,
     /// The workload that the user declared (`--workload`); runs of different ones are not
     /// compared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// The run's latest attempt, which the summary covers.
     pub attempt: Count,
     /// The planned restarts that led to it; absent without any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_restarts: Option<PlannedRestarts>,
     /// The time from the first to the last train step, in seconds.
     pub duration_s: Option<f64>,
+    /// The worst issue.
     pub diagnosis: Issue,
     /// Every issue, the worst first; never empty.
     pub issues: Vec<Issue>,
@@ -68,8 +65,7 @@ pub struct Summary {
     pub snapshots: Option<Vec<SnapshotStatus>>,
     /// The card, `final_summary.txt`.
     pub text: String,
-    /// What the card states, in its order; none of an earlier version.
-    #[serde(default)]
+    /// The statements of the card, in its order.
     pub statements: Vec<Statement>,
 }
 
@@ -91,7 +87,7 @@ pub struct Generator {
     pub schema_version: u32,
 }
 
-/// One diagnosis and its ranks; `E` is its evidence, which is decoded by its kind.
+/// A diagnosis and its ranks; `E` is its evidence, which is decoded by its kind.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Issue<E = IssueEvidence> {
     /// The diagnosis, or the absence of one.
@@ -116,7 +112,7 @@ pub struct Issue<E = IssueEvidence> {
     pub ranks: Vec<Rank>,
     /// The figures behind it, of the worst rank.
     pub evidence: E,
-    /// What its sentence and its action state, one by one; none of an earlier version.
+    /// The statements of its sentence and of its action, one by one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statements: Vec<Statement>,
 }
@@ -153,9 +149,12 @@ impl Issue {
     }
 }
 
+/// The name of an issue: a diagnosis, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IssueKind {
+    /// A diagnosis that holds, or held at the end.
     Diagnosis(DiagnosisKind),
+    /// Nothing is wrong.
     Balanced,
     /// Nothing is wrong so far, but no rank ran long enough for creep to be judged.
     TooFewSteps,
@@ -206,8 +205,11 @@ impl<'de> Deserialize<'de> for IssueKind {
 pub enum IssueEvidence {
     /// The evidence of a diagnosis that holds by the last figures.
     Finding(Evidence),
+    /// A peak near the capacity, of a time before the last figures.
     PastPeak(PastPeak),
+    /// A peak far below the other ranks'.
     LowPeak(LowPeak),
+    /// The figures of a run without an issue.
     Neutral(Neutral),
     /// The evidence of a version with other figures.
     Other(Value),
@@ -347,9 +349,11 @@ pub struct LostRank {
     pub state: RankOutcome,
 }
 
+/// The state of a rank when the summary was made.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOutcome {
+    /// The rank pushes.
     Pushing,
     /// The rank announced its end.
     Ended,
@@ -370,11 +374,11 @@ pub struct RankSummary {
     pub node_rank: Option<Rank>,
     pub device: Option<GpuUuid>,
     /// Model of the device, where NVML names it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub device_model: Option<String>,
     pub state: RankOutcome,
     /// The end of the rank, as its process reported it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<EndReport>,
     /// The unit that the rank counts, where that is not steps.
     #[serde(default, skip_serializing_if = "StepUnit::is_steps")]
@@ -382,13 +386,11 @@ pub struct RankSummary {
     /// Train steps of its last incarnation.
     pub steps: u64,
     /// The train steps of its last incarnation whose memory its client did not read.
-    #[serde(default)]
     pub unread_steps: u64,
     /// The samples by time that the rank sent while it took no steps.
-    #[serde(default)]
     pub samples: u64,
     /// Seconds that it went on after its last step without another; `None` if it did not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_without_steps: Option<f64>,
     /// The first of them.
     pub first: Option<Moment>,
@@ -408,21 +410,18 @@ pub struct RankSummary {
     pub peak_reserved: Option<FigureSummary>,
     pub capacity_bytes: Option<Bytes>,
     /// The origin of the capacity; absent where it is its device's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_set_by: Option<LimitOrigin>,
     /// The rank's highest peak by its capacity.
     pub pressure_ratio: Option<f64>,
     /// Capacity less what others hold less what it uses by `headroom_basis`, in bytes.
     pub headroom_bytes: Option<f64>,
     /// The maximum of allocated since its process began.
-    #[serde(default)]
     pub high_water_allocated_bytes: Option<Bytes>,
     /// Bytes left until its growth ends in out-of-memory: less than `headroom_bytes` by the
     /// cache that the allocator would not give back. Absent where nothing grows.
-    #[serde(default)]
     pub growth_headroom_bytes: Option<f64>,
     /// The memory that the headroom rests on.
-    #[serde(default)]
     pub headroom_basis: Option<Basis>,
     /// The rank's highest peak by the median of the others', less 1. The exporter's
     /// `imbalance_ratio` is the same of recent peaks.
@@ -430,7 +429,7 @@ pub struct RankSummary {
     /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// The rank's host memory beyond that of its process; absent if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<Box<HostView>>,
     /// Memory of its process outside its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
@@ -438,7 +437,7 @@ pub struct RankSummary {
     pub trend: Option<RankTrend>,
     /// The rate at which reserved memory that no larger batch explains rises steadily; absent where
     /// it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_rise_bytes_per_step: Option<f64>,
     /// The rank's records by phase.
     pub phases: BTreeMap<Cow<'static, str>, PhaseSummary>,
@@ -452,7 +451,7 @@ pub struct RankSummary {
 
 impl RankSummary {
     /// Returns whether its capacity limits more than its memory: what its process maps.
-    pub fn is_limited_beyond_memory(&self) -> bool {
+    pub(crate) fn is_limited_beyond_memory(&self) -> bool {
         matches!(self.capacity_set_by, Some(LimitOrigin::Data | LimitOrigin::AddressSpace))
     }
 
@@ -462,7 +461,7 @@ impl RankSummary {
     }
 }
 
-/// One figure over the train steps of a rank.
+/// A figure over the train steps of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FigureSummary {
     pub max_bytes: u64,
@@ -488,7 +487,6 @@ pub struct RankTrend {
     /// The slope in time.
     pub slope_bytes_per_second: Option<f64>,
     /// Set when it rises in a straight line, however little that is of the memory left.
-    #[serde(default)]
     pub is_straight: bool,
     /// Growth since the onset.
     pub growth_bytes: Option<f64>,
@@ -497,7 +495,7 @@ pub struct RankTrend {
     /// The time when growth began, as a Unix time.
     pub onset_time: Option<f64>,
     /// The last growth that crept and ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<EndedTrend>,
     /// The detector's confidence, 0 to 1.
     pub confidence_ratio: Option<f64>,

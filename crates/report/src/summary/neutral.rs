@@ -7,9 +7,8 @@ use crate::policy::{IssueSeverity, PeakMetric};
 use crate::summary::model::{
     Coverage, Issue, IssueEvidence, IssueKind, Neutral, RankOutcome, RankSummary, RankTrend,
 };
-use stepmem_engine::diagnosis::shm_figures::SHM_ADVICE;
-use stepmem_engine::kind::DiagnosisKind;
-use stepmem_engine::ranks::host::ChildView;
+use stepmem_engine::words::SHM_ADVICE;
+use stepmem_engine::{ChildView, DiagnosisKind};
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::end::EndOutcome;
 use stepmem_types::format::units::{bytes, counted, date, grouped, time_left, whole};
@@ -22,7 +21,11 @@ const RISE_SECONDS_MAX: f64 = 30.0 * 86_400.0;
 
 /// Returns the issue of a run in which nothing is wrong; `highest` is the rank with the highest
 /// peak.
-pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>) -> Issue {
+pub(crate) fn neutral(
+    coverage: &Coverage,
+    ranks: &[RankSummary],
+    highest: Option<Rank>,
+) -> Issue {
     let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
     let rise = StraightRise::of(ranks);
     let unit = unit_of(ranks);
@@ -75,7 +78,7 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
 }
 
 /// Returns the unit that all ranks count; steps where they differ.
-pub fn unit_of(ranks: &[RankSummary]) -> StepUnit {
+pub(crate) fn unit_of(ranks: &[RankSummary]) -> StepUnit {
     let unit = ranks.first().map_or(StepUnit::Steps, |rank| rank.unit);
     let is_of_all = ranks.iter().all(|rank| rank.unit == unit);
     if is_of_all { unit } else { StepUnit::Steps }
@@ -157,7 +160,7 @@ fn by_time(is_judged: bool, end: Option<AbruptEnd>) -> NeutralWords {
 }
 
 /// States that nothing is wrong.
-pub fn nothing() -> Statement {
+pub(crate) fn nothing() -> Statement {
     Statement::new(Claim::NothingToDo, "Nothing to do.")
 }
 
@@ -167,13 +170,13 @@ const NOTHING_HERE: &str = "Nothing to do about these ranks. The others are in t
                             directory that has them all, or --prometheus.";
 
 /// The status of a run that may yet turn out otherwise.
-pub const BALANCED_SO_FAR: &str = "BALANCED SO FAR";
+pub(crate) const BALANCED_SO_FAR: &str = "BALANCED SO FAR";
 
 /// The status of a run that failed, and not of memory.
 const BALANCED_UNTIL: &str = "BALANCED UNTIL IT FAILED";
 
 /// Returns the status of a run of which too little was seen, and its advice.
-pub fn too_few(unit: StepUnit) -> (&'static str, &'static str) {
+pub(crate) fn too_few(unit: StepUnit) -> (&'static str, &'static str) {
     match unit {
         StepUnit::Steps => ("TOO FEW STEPS", LONGER),
         StepUnit::Calls => ("TOO FEW CALLS", MORE_CALLS),
@@ -222,7 +225,7 @@ fn words(
 }
 
 /// States that not all ranks were judged, with the advice then; `None` where all were.
-pub fn unjudged(
+pub(crate) fn unjudged(
     n_judged: usize,
     n_seen: usize,
     unit: StepUnit,
@@ -253,7 +256,8 @@ const NOT_ALL: &str =
     "Let the other ranks take more steps: slow growth shows after a few hundred.";
 
 /// The advice where a run was too short.
-pub const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
+pub(crate) const LONGER: &str =
+    "Let a run take more steps: slow growth shows after a few hundred.";
 
 /// The advice where a program made too few calls.
 const MORE_CALLS: &str = "Look again after more calls.";

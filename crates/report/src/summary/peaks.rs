@@ -1,20 +1,18 @@
 //! The peaks of ranks over their whole incarnations: against each other, and by their capacity.
 
 use crate::policy::PeakMetric;
-use stepmem_engine::output::run::RunView;
-use stepmem_engine::ranks::basis::Basis;
-use stepmem_engine::ranks::view::RankView;
+use stepmem_engine::{Basis, RankView, RunView};
 use stepmem_forecast::stats::median::median;
 use stepmem_types::ids::Rank;
 use stepmem_types::units::Bytes;
 
 /// The highest peak of every rank that has one, ascending by rank, in bytes.
 #[derive(Debug)]
-pub struct Peaks(pub Vec<(Rank, f64)>);
+pub(crate) struct Peaks(pub Vec<(Rank, f64)>);
 
 /// A rank's peak against the others'.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PeakImbalance {
+pub(crate) struct PeakImbalance {
     /// Peak by the median of the others, less 1.
     pub ratio: f64,
     /// The median of the others, in bytes.
@@ -23,7 +21,7 @@ pub struct PeakImbalance {
 
 impl Peaks {
     /// Returns the peaks of one metric.
-    pub fn of(run: &RunView<'_>, metric: PeakMetric) -> Self {
+    pub(crate) fn of(run: &RunView<'_>, metric: PeakMetric) -> Self {
         let peak = |(rank, view): &(Rank, RankView<'_>)| {
             let figure = match metric {
                 PeakMetric::Allocated => &view.lifetime.peak_allocated,
@@ -35,7 +33,7 @@ impl Peaks {
     }
 
     /// Returns a rank's peak against the others'; `None` without a peak, or a median above 0.
-    pub fn against_others(&self, rank: Rank) -> Option<PeakImbalance> {
+    pub(crate) fn against_others(&self, rank: Rank) -> Option<PeakImbalance> {
         let own = self.0.iter().find(|(of, _)| *of == rank)?.1;
         let mut others: Vec<f64> =
             self.0.iter().filter(|(of, _)| *of != rank).map(|(_, peak)| *peak).collect();
@@ -46,7 +44,7 @@ impl Peaks {
 
 /// The highest peak of a rank's incarnation by its capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LifetimePressure {
+pub(crate) struct LifetimePressure {
     pub ratio: f64,
     /// The memory that the peak is of.
     pub basis: Basis,
@@ -57,12 +55,12 @@ pub struct LifetimePressure {
 
 impl LifetimePressure {
     /// Returns the highest pressure of a rank; `None` without a capacity or a peak.
-    pub fn of(rank: &RankView<'_>) -> Option<Self> {
+    pub(crate) fn of(rank: &RankView<'_>) -> Option<Self> {
         Self::all(rank).reduce(|most, next| if next.ratio > most.ratio { next } else { most })
     }
 
     /// Returns the pressure of host memory next to a device's.
-    pub fn of_host(rank: &RankView<'_>) -> Option<Self> {
+    pub(crate) fn of_host(rank: &RankView<'_>) -> Option<Self> {
         let host = rank.host.filter(|_| !rank.identity.is_unified())?;
         let ((peak, step), limit) = (host.peak()?, host.binding()?);
         let (ratio, capacity) = (limit.ratio(peak), limit.bytes);
@@ -70,7 +68,7 @@ impl LifetimePressure {
     }
 
     /// Returns every pressure of a rank that is known, except the host's next to a device.
-    pub fn all(rank: &RankView<'_>) -> impl Iterator<Item = Self> {
+    pub(crate) fn all(rank: &RankView<'_>) -> impl Iterator<Item = Self> {
         let limit = rank.limits.binding();
         let lifetime = rank.lifetime;
         let of_phases = lifetime.phases.iter().filter_map(|phase| phase.peak);

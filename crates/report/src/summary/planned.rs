@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use stepmem_engine::ranks::lifetime::Moment;
+use stepmem_engine::lifetime::Moment;
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{counted, percent};
 use stepmem_types::ids::Run;
@@ -41,10 +41,10 @@ pub struct RestartsSoFar {
 pub struct PlannedRestarts {
     pub restarts: Count,
     /// Steps that were computed twice; `None` where each attempt counts its steps from 1 on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<Count>,
     /// The share of the time that they took; `None` where this launcher made none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_ratio: Option<f64>,
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use std::path::PathBuf;
 
     use crate::summary::planned::{PlannedRestarts, RestartsSoFar};
-    use stepmem_engine::ranks::lifetime::Moment;
+    use stepmem_engine::lifetime::Moment;
     use stepmem_types::units::Count;
 
     #[test]

@@ -7,15 +7,13 @@ use crate::policy::PeakMetric;
 use crate::summary::model::{RankSummary, RunMetric, RunMetricTrend};
 use crate::summary::peaks::Peaks;
 use stepmem_detect::{Signal, Stage};
-use stepmem_engine::diagnosis::growth::LIVE_SIGNALS;
-use stepmem_engine::output::run::RunView;
-use stepmem_engine::ranks::lifetime::{Bands, Kept};
-use stepmem_engine::ranks::view::RankView;
+use stepmem_engine::lifetime::{Bands, Kept};
+use stepmem_engine::{LIVE_SIGNALS, RankView, RunView};
 use stepmem_forecast::stats::median::median;
 use stepmem_types::ids::Rank;
 
 /// Returns the figures of every metric that a rank has.
-pub fn run_metrics(
+pub(crate) fn run_metrics(
     run: &RunView<'_>,
     ranks: &[RankSummary],
 ) -> BTreeMap<PeakMetric, RunMetric> {
@@ -24,7 +22,7 @@ pub fn run_metrics(
 }
 
 /// Returns whether the detector has seen enough of the rank to judge its live memory.
-pub fn is_judged(rank: &RankView<'_>) -> bool {
+pub(crate) fn is_judged(rank: &RankView<'_>) -> bool {
     LIVE_SIGNALS.iter().any(|signal| rank.detectors.of(*signal).slope(*signal).is_some())
 }
 
@@ -37,13 +35,13 @@ fn run_metric(
 }
 
 /// Returns whether the rank that the first is about grew more.
-pub fn has_more_growth(a: &RunMetricTrend, b: &RunMetricTrend) -> bool {
+pub(crate) fn has_more_growth(a: &RunMetricTrend, b: &RunMetricTrend) -> bool {
     let grown = |trend: &RunMetricTrend| trend.overall_abs_delta_bytes.unwrap_or(f64::MIN);
     grown(a) > grown(b)
 }
 
 /// Returns the figures of a metric from the peaks of the ranks; `None` without any.
-pub fn of_peaks(
+pub(crate) fn of_peaks(
     metric: PeakMetric,
     Peaks(peaks): &Peaks,
     ranks: &[RankSummary],

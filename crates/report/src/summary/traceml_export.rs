@@ -35,6 +35,7 @@ pub struct TraceMlExport<'s> {
 }
 
 impl<'s> TraceMlExport<'s> {
+    /// The summary with the sections that TraceML's tools read.
     pub fn of(summary: &'s Summary) -> Self {
         Self {
             schema_version: TRACEML_SCHEMA_VERSION,

@@ -9,7 +9,7 @@ use crate::policy::IssueSeverity;
 
 /// A summary that TraceML wrote (schema 1.7).
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlFile {
+pub(crate) struct TraceMlFile {
     pub meta: Option<TraceMlMeta>,
     /// The section on step memory.
     pub step_memory: Option<TraceMlSection>,
@@ -17,14 +17,14 @@ pub struct TraceMlFile {
 
 /// The run as TraceML describes it.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlMeta {
+pub(crate) struct TraceMlMeta {
     pub run_name: Option<String>,
 }
 
 /// The section on step memory. The output of `summary --policy traceml --json` has the same
 /// keys.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlSection {
+pub(crate) struct TraceMlSection {
     pub diagnosis: Option<TraceMlFileDiagnosis>,
     pub issues: Option<Vec<TraceMlFileIssue>>,
     /// Means over the steps.
@@ -34,7 +34,7 @@ pub struct TraceMlSection {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlFileDiagnosis {
+pub(crate) struct TraceMlFileDiagnosis {
     pub kind: Option<String>,
     /// The name of the diagnosis on cards.
     pub status: Option<String>,
@@ -43,7 +43,7 @@ pub struct TraceMlFileDiagnosis {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlFileIssue {
+pub(crate) struct TraceMlFileIssue {
     pub kind: Option<String>,
     /// The name of the issue on cards.
     pub status: Option<String>,
@@ -55,7 +55,7 @@ pub struct TraceMlFileIssue {
 
 /// Means over the steps.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlGlobal {
+pub(crate) struct TraceMlGlobal {
     /// The steps that were analyzed.
     pub window: Option<TraceMlWindow>,
     /// The rank whose mean is nearest to the median, by metric.
@@ -66,14 +66,14 @@ pub struct TraceMlGlobal {
 
 /// The steps that were analyzed.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlWindow {
+pub(crate) struct TraceMlWindow {
     /// Number of steps.
     pub steps_analyzed: Option<f64>,
 }
 
 /// A mean and the rank that has it.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlPoint {
+pub(crate) struct TraceMlPoint {
     /// The mean, in bytes.
     pub value: Option<f64>,
     /// The global rank, as text.
@@ -82,7 +82,7 @@ pub struct TraceMlPoint {
 
 /// The figures of one metric.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct TraceMlFileMetric {
+pub(crate) struct TraceMlFileMetric {
     pub worst_peak_bytes: Option<f64>,
     pub skew_pct: Option<f64>,
     pub pressure_frac: Option<f64>,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::policy::{IssueSeverity, PeakMetric};
 use stepmem_types::ids::Rank;
 
-/// One thing that TraceML found.
+/// A thing that TraceML found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceMlIssue {
     pub kind: TraceMlKind,

@@ -2,11 +2,15 @@
 //! summaries as `compare` reads them. Its formulas are kept as they are, also where ours differ
 //! on purpose; nothing here reaches an alert.
 
-pub mod card;
-pub mod file;
-pub mod issue;
-pub mod metric;
-pub mod rows;
-pub mod rules;
-pub mod trend;
-pub mod verdict;
+mod card;
+pub(crate) mod file;
+mod issue;
+mod metric;
+mod rows;
+mod rules;
+mod trend;
+mod verdict;
+
+pub use card::render;
+pub use rows::PeakRows;
+pub use trend::WINDOW_STEPS;

@@ -18,7 +18,7 @@ struct ImbalanceLimit {
 }
 
 /// Returns the issues of a metric; none below [`STEPS_MIN`] common steps.
-pub fn issues(metric: &TraceMlMetric) -> Vec<TraceMlIssue> {
+pub(crate) fn issues(metric: &TraceMlMetric) -> Vec<TraceMlIssue> {
     if metric.steps_used < STEPS_MIN {
         return Vec::new();
     }

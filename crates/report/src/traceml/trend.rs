@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// The fewest common steps that are judged.
-pub const STEPS_MIN: usize = 50;
+pub(crate) const STEPS_MIN: usize = 50;
 /// The newest values of a series that its levels are taken from.
 pub const WINDOW_STEPS: usize = 10_000;
 /// Growth from which creep is confirmed, in bytes: 1 GiB, on every device.

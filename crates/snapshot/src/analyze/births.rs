@@ -10,24 +10,18 @@ use std::hash::{Hash, Hasher};
 use serde::Serialize;
 
 use crate::analyze::device_report::DeviceReport;
-use crate::analyze::generations::{Frees, Generations, IN_FLIGHT_STEPS};
+use crate::analyze::generations::{Frees, Generations};
 use crate::analyze::leak::{LeakVerdict, freeing_rise, rises_with};
+use crate::analyze::leak_limits::{
+    IN_FLIGHT_STEPS, POSSIBLE_STRETCHES_MIN, RARER_RATIO, STATES_MIN, STRETCHES_MIN,
+};
 use crate::analyze::meeting::{Meeting, meeting};
 use crate::analyze::sites::{Site, SiteKind, Sum};
-use crate::analyze::step_minima::{self, Judgement, Rise, SiteMinima, Span, Survivors};
+use crate::analyze::step_minima::{self, Judgment, Rise, SiteMinima, Span, Survivors};
 use crate::integer::{at, difference, id, real};
 use crate::model::Event;
 use crate::model::arena::AddressHash;
 use crate::render::json::{SiteAnswer, row_answer};
-
-/// States that a verdict needs.
-pub(crate) const STATES_MIN: u32 = 5;
-/// Stretches between states in which a line has to grow.
-const RISES_MIN: usize = 4;
-/// Stretches of growth after which it is not known whether it goes on.
-const POSSIBLE_RISES_MIN: usize = 2;
-/// The second half of the births is at most this part of the first where they become rarer.
-const RARER_RATIO_MAX: f64 = 2.0 / 3.0;
 
 /// The lines that leak by the births between states.
 #[derive(Debug, Default, Serialize)]
@@ -37,7 +31,7 @@ pub struct Births {
     /// The number of them that differ: a file given twice tells nothing more.
     pub different_states: u32,
     pub verdict: LeakVerdict,
-    /// Why it cannot be told.
+    /// The reason for which it cannot be told.
     pub doubt: Option<Doubt>,
     /// Growth from a state to the next, all lines that leak together.
     pub bytes_per_state: Option<f64>,
@@ -62,7 +56,7 @@ pub struct BornSite {
     pub held_blocks: u64,
 }
 
-/// Why births cannot tell.
+/// The reason for which births cannot tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doubt {
@@ -299,8 +293,8 @@ impl DeviceStates {
             let of_line = || born.range((line, 0)..=(line, n_states));
             let of_state: BTreeMap<u32, Sum> =
                 of_line().map(|((_, state), sum)| (*state, *sum)).collect();
-            let judgement = self.judge_line(line, &of_state, n_states);
-            let (Judgement::Rising(rise) | Judgement::Possible(rise)) = judgement else {
+            let judgment = self.judge_line(line, &of_state, n_states);
+            let (Judgment::Rising(rise) | Judgment::Possible(rise)) = judgment else {
                 continue;
             };
             let mut sum = Sum::default();
@@ -315,10 +309,10 @@ impl DeviceStates {
                 states: n_states - rise.first,
                 held_blocks: row.sum.blocks,
             };
-            match (site.kind, judgement) {
+            match (site.kind, judgment) {
                 (SiteKind::Workspace, _) => {}
                 (SiteKind::NoFrames | SiteKind::BeforeRecording, _) => is_unnamed = true,
-                (_, Judgement::Possible(_)) => births.possible.push(found),
+                (_, Judgment::Possible(_)) => births.possible.push(found),
                 _ => suspects.push((found, rise)),
             }
         }
@@ -337,8 +331,8 @@ impl DeviceStates {
 
     /// Judges a line as `leak` does: by the stretches in which it grew and of which it keeps
     /// some; of one that frees as it goes by its bytes and blocks since it does.
-    fn judge_line(&self, line: u32, born: &BTreeMap<u32, Sum>, n_states: u32) -> Judgement {
-        let Some(history) = self.histories.get(at(line)) else { return Judgement::Nothing };
+    fn judge_line(&self, line: u32, born: &BTreeMap<u32, Sum>, n_states: u32) -> Judgment {
+        let Some(history) = self.histories.get(at(line)) else { return Judgment::Nothing };
         let last = n_states - 1;
         let generations = Generations::of_kept(born.keys().copied(), n_states, history.frees);
         let kept = Survivors {
@@ -349,7 +343,7 @@ impl DeviceStates {
         let span = Span { first: 0, last };
         let [bytes, blocks] = &history.held;
         if let Some(rise) = freeing_rise(bytes, || Some(blocks.clone()), span, kept) {
-            return Judgement::Rising(rise);
+            return Judgment::Rising(rise);
         }
         let mut trend = bytes.trend(span);
         trend.rises = trend
@@ -360,15 +354,15 @@ impl DeviceStates {
                 Some((*state, kept.min(*rise)))
             })
             .collect();
-        match trend.judge(span, RISES_MIN, kept) {
-            Judgement::Nothing => match trend.judge(span, POSSIBLE_RISES_MIN, kept) {
-                Judgement::Rising(rise) => Judgement::Possible(rise),
-                judgement => judgement,
+        match trend.judge(span, STRETCHES_MIN, kept) {
+            Judgment::Nothing => match trend.judge(span, POSSIBLE_STRETCHES_MIN, kept) {
+                Judgment::Rising(rise) => Judgment::Possible(rise),
+                judgment => judgment,
             },
-            Judgement::Rising(rise) if become_rarer(born, rise.first, last) => {
-                Judgement::Possible(rise)
+            Judgment::Rising(rise) if become_rarer(born, rise.first, last) => {
+                Judgment::Possible(rise)
             }
-            judgement => judgement,
+            judgment => judgment,
         }
     }
 
@@ -405,7 +399,7 @@ fn become_rarer(born: &BTreeMap<u32, Sum>, first: u32, last: u32) -> bool {
     };
     let early = in_states(first, first + length / 2);
     let late = in_states(last + 1 - length / 2, last + 1);
-    real(late) <= RARER_RATIO_MAX * real(early) && step_minima::become_rarer([early, late])
+    real(late) <= RARER_RATIO * real(early) && step_minima::become_rarer([early, late])
 }
 
 /// Doubts that the trace of a state follows that of the one before.

@@ -15,6 +15,7 @@ use crate::analyze::sites::{Site, Sum};
 use crate::integer::{count, difference, id, real, signed_real};
 use crate::render::json::{SiteAnswer, row_answer};
 use crate::replay::Allocation;
+use stepmem_types::claims::Statement;
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// The version of this JSON.
@@ -25,6 +26,8 @@ pub struct Diff {
     schema: &'static str,
     /// Devices of either file.
     pub devices: Vec<DeviceDiff>,
+    /// The statements of the text on both files together: its advice.
+    pub(crate) statements: Vec<Statement>,
 }
 
 /// The changes on a device.
@@ -55,6 +58,8 @@ pub struct DeviceDiff {
     /// The lines that leak by the births between states; `None` of two files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub births: Option<Births>,
+    /// The statements of the text on it, in its order.
+    pub(crate) statements: Vec<Statement>,
     /// The sums before and after.
     #[serde(skip)]
     pub totals: [Totals; 2],
@@ -119,20 +124,12 @@ pub fn compare_files(before: &[DeviceReport<'_>], after: &[DeviceReport<'_>]) ->
     let sides = |report: Option<&DeviceReport<'_>>, root| {
         report.map(|report| DiffSide::new(report, root))
     };
-    Diff {
-        schema: SCHEMA,
-        devices: devices
-            .into_iter()
-            .map(|(index, [old, new])| {
-                device(
-                    index,
-                    sides(old, root(0)).as_ref(),
-                    sides(new, root(1)).as_ref(),
-                    [old, new],
-                )
-            })
-            .collect(),
-    }
+    let of_device = |(index, [old, new]): (u64, [Option<&DeviceReport<'_>>; 2])| {
+        let both = [sides(old, root(0)), sides(new, root(1))];
+        device(index, both[0].as_ref(), both[1].as_ref(), [old, new])
+    };
+    let devices = devices.into_iter().map(of_device).collect();
+    Diff { schema: SCHEMA, devices, statements: Vec::new() }
 }
 
 fn normalizer_of(reports: &[DeviceReport<'_>]) -> PathNormalizer {

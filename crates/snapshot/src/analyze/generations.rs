@@ -3,21 +3,11 @@
 //! of a queue is how long its blocks live; a leak has one of nearly every step.
 
 use crate::analyze::device::{DeviceScene, Lifetime};
+use crate::analyze::leak_limits::{
+    FREES_MIN, GAPS_RATIO, GAPS_STEPS, GENERATIONS_MIN, IN_FLIGHT_STEPS, STEPS_PER_GENERATION,
+};
 use crate::analyze::queues::Queues;
 use crate::integer::at;
-
-/// A block that lives for more steps than this is not in flight.
-pub(crate) const IN_FLIGHT_STEPS: u32 = 2;
-/// So many generations are a leak wherever it began.
-pub(crate) const GENERATIONS_MIN: u32 = 5;
-/// Generations are of nearly every step if there is one in so many.
-const STEPS_PER_GENERATION_MAX: u32 = 3;
-/// A line frees as it goes if it does in so many different steps.
-const FREES_MIN: u32 = 3;
-/// Fewer are regular if the longest gap between them is so many of the shortest, or so many
-/// steps more.
-const GAPS_RATIO_MAX: f64 = 1.5;
-const GAPS_STEPS_MAX: f64 = 1.0;
 
 /// Returns whether an allocation lives for more than two steps.
 pub(crate) fn is_long([from, until]: [u32; 2]) -> bool {
@@ -173,7 +163,7 @@ impl Generations {
     /// Returns whether they are a leak's wherever it began: of nearly every step, or regular.
     /// Keys of a cache come rarely and by chance.
     pub(crate) fn are_many(self) -> bool {
-        let is_dense = self.newest - self.oldest < STEPS_PER_GENERATION_MAX * self.count;
+        let is_dense = self.newest - self.oldest < STEPS_PER_GENERATION * self.count;
         self.count >= GENERATIONS_MIN && (is_dense || self.have_regular_gaps())
     }
 
@@ -196,7 +186,7 @@ impl Generations {
     fn have_regular_gaps(self) -> bool {
         self.gaps.is_none_or(|[least, most]| {
             let least = f64::from(least);
-            f64::from(most) <= (GAPS_RATIO_MAX * least).max(least + GAPS_STEPS_MAX)
+            f64::from(most) <= (GAPS_RATIO * least).max(least + GAPS_STEPS)
         })
     }
 }

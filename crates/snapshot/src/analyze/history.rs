@@ -13,7 +13,7 @@ pub(crate) const LARGE_PAGE_BYTES: u64 = 20 << 20;
 /// A range that was taken from the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// One past its last byte.
+    /// The address behind its last byte.
     pub end: u64,
     pub stream: u32,
     pub pool: u32,

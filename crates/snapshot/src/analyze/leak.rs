@@ -9,33 +9,20 @@ use std::ops::RangeInclusive;
 use serde::Serialize;
 
 use crate::analyze::device::{DeviceScene, Lifetime};
-use crate::analyze::generations::{Generations, IN_FLIGHT_STEPS, Kept, KeptBlocks, is_long};
+use crate::analyze::generations::{Generations, Kept, KeptBlocks, is_long};
+use crate::analyze::leak_limits::{
+    FREEING_RISES_MIN, IN_FLIGHT_STEPS, LIKEWISE_RATIO_MIN, OVER_RATIO_MIN, REMADE_RISES_MIN,
+    RISES_MIN, SLOPE_RATIO_MIN, STEPS_FEW, STEPS_MIN, SURVIVAL_RATIO_MIN,
+};
 use crate::analyze::queues::Queues;
 use crate::analyze::sites::{SiteKind, SiteRow, Sum};
 use crate::analyze::step_minima::{
-    Judgement, RISES_MIN, Rise, SiteChange, SiteMinima, Span, Survivors, minima,
+    Judgment, Rise, SiteChange, SiteMinima, Span, Survivors, minima,
 };
 use crate::integer::{at, count, id, real};
 use crate::model::Action;
 use crate::model::rounding::rounded;
 use crate::replay::Allocation;
-
-/// Whole steps that a verdict needs.
-pub(crate) const STEPS_MIN: usize = 5;
-/// Whole steps below which no step is left out at the window's edges but the last.
-const STEPS_FEW: usize = 7;
-/// Rises that one buffer needs that is made again and larger each time.
-const REMADE_RISES_MIN: usize = 6;
-/// Rises that a line needs that frees as it goes.
-const FREEING_RISES_MIN: usize = 5;
-/// The part of the active minimum's slope that suspects may exceed it by.
-const SLOPE_RATIO_MIN: f64 = 0.5;
-/// A frame to blame is over this much of the largest site's bytes, and its survival is this
-/// part of the best.
-const OVER_RATIO_MIN: f64 = 0.9;
-const SURVIVAL_RATIO_MIN: f64 = 2.0 / 3.0;
-/// Other lines grow likewise if their growth is this part of the suspect's.
-const LIKEWISE_RATIO_MIN: f64 = 0.5;
 
 /// The verdict on a device: it leaks, or does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -285,22 +272,22 @@ impl Judged {
                 Survivors { bytes: long_bytes, generations: Some(generations), silence };
             let blocks = || counts.get(at(site)).cloned();
             match judge(long, blocks, span, survivors) {
-                Judgement::Rising(rise) | Judgement::Possible(rise)
+                Judgment::Rising(rise) | Judgment::Possible(rise)
                     if queues.is_noise(site, rise.bytes()) => {}
-                Judgement::Rising(rise) => drop(judged.rising.insert(site, (rise, false))),
-                Judgement::Possible(rise) => drop(judged.possible.insert(site, (rise, false))),
-                Judgement::Stopped => judged.cached.push(site),
-                Judgement::Nothing if generations.are_of_one() => {
+                Judgment::Rising(rise) => drop(judged.rising.insert(site, (rise, false))),
+                Judgment::Possible(rise) => drop(judged.possible.insert(site, (rise, false))),
+                Judgment::Stopped => judged.cached.push(site),
+                Judgment::Nothing if generations.are_of_one() => {
                     let survivors = Survivors::of_one(bytes);
-                    let judgement = all.trend(span).judge(span, REMADE_RISES_MIN, survivors);
-                    if let Judgement::Rising(rise) = judgement
+                    let judgment = all.trend(span).judge(span, REMADE_RISES_MIN, survivors);
+                    if let Judgment::Rising(rise) = judgment
                         && !queues.is_noise(site, rise.bytes())
                         && !grows_with_others(scene, site, rise)
                     {
                         judged.rising.insert(site, (rise, true));
                     }
                 }
-                Judgement::Nothing => {}
+                Judgment::Nothing => {}
             }
         }
         judged
@@ -314,9 +301,9 @@ fn judge(
     blocks: impl Fn() -> Option<SiteMinima>,
     span: Span,
     survivors: Survivors,
-) -> Judgement {
+) -> Judgment {
     freeing_rise(bytes, blocks, span, survivors)
-        .map_or_else(|| bytes.trend(span).judge(span, RISES_MIN, survivors), Judgement::Rising)
+        .map_or_else(|| bytes.trend(span).judge(span, RISES_MIN, survivors), Judgment::Rising)
 }
 
 /// The rise of a line that frees as it goes, in bytes and in blocks, since it does.

@@ -15,6 +15,7 @@ pub(crate) mod gradients;
 pub(crate) mod heads;
 pub(crate) mod history;
 pub(crate) mod leak;
+pub(crate) mod leak_limits;
 pub(crate) mod lingering;
 mod meeting;
 pub(crate) mod mirrors;

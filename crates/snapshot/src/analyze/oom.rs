@@ -19,7 +19,7 @@ const MEDIUM_REQUEST_BYTES: u64 = 10 << 20;
 /// Other segments are a multiple of this.
 const SEGMENT_UNIT: u64 = 2 << 20;
 
-/// Why the allocator had nothing to give.
+/// The reason for which the allocator had nothing to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OomCause {
@@ -50,7 +50,7 @@ pub enum RootCause {
     OwnLimit,
 }
 
-/// Why an allocation failed.
+/// The reason for which an allocation failed.
 #[derive(Clone, Debug, Default)]
 pub struct Why {
     pub cause: RootCause,
@@ -96,7 +96,7 @@ fn segment_bytes(requested: u64) -> u64 {
     }
 }
 
-/// One failed allocation.
+/// A failed allocation.
 #[derive(Clone, Debug)]
 pub struct OutOfMemory {
     pub event: u32,
@@ -118,9 +118,9 @@ pub struct OutOfMemory {
     pub pending: u64,
     /// The limit of the process's own that stopped it; `None` where the driver had too little.
     pub own_limit: Option<OwnLimit>,
-    /// Why the allocator had nothing to give.
+    /// The reason for which the allocator had nothing to give.
     pub cause: OomCause,
-    /// Why there was not more.
+    /// The reason for which there was not more.
     pub why: Why,
     /// Stack of the allocation; 0 if it has none.
     pub stack: u32,

@@ -6,16 +6,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::analyze::device::{DeviceScene, Lifetime};
+use crate::analyze::leak_limits::{KEPT_MIN, NOISE_RATIO, SIZE_FACTOR};
 use crate::integer::{at, real};
 use crate::model::{Action, NO_STACK};
 use crate::replay::Allocation;
-
-/// Blocks that a line keeps, from which on it may be a queue.
-const KEPT_MIN: u64 = 3;
-/// A block is of a line whose blocks are at most so many times larger or smaller.
-const SIZE_FACTOR_MAX: f64 = 4.0;
-/// A rise up to this part of what a line turns over is by chance, where sizes differ.
-const NOISE_RATIO_MAX: f64 = 0.5;
 
 /// The lines that turn over.
 #[derive(Debug, Default)]
@@ -67,7 +61,7 @@ impl Queues {
     /// turns over.
     pub(crate) fn is_noise(&self, site: u32, risen_bytes: f64) -> bool {
         let alike = self.alike.get(&site).copied().unwrap_or(0);
-        risen_bytes < NOISE_RATIO_MAX * real(alike)
+        risen_bytes < NOISE_RATIO * real(alike)
     }
 
     /// Returns whether an allocation is of a line that turns over.
@@ -176,7 +170,7 @@ impl QueueSearch<'_> {
         let mean = real(keeper.requested) / real(keeper.n_blocks);
         let ratio = real(allocation.requested.max(1)) / mean.max(1.0);
         let factor = ratio.max(1.0 / ratio);
-        (factor <= SIZE_FACTOR_MAX).then_some(factor)
+        (factor <= SIZE_FACTOR).then_some(factor)
     }
 
     fn add_alike(&mut self, number: u32, site: u32, allocation: &Allocation) {

@@ -12,6 +12,7 @@ use crate::analyze::sites::{Site, SiteRow, Sum};
 use crate::integer::{at, count, difference, real};
 use crate::model::Action;
 use crate::render::json::{SiteAnswer, row_answer};
+use stepmem_types::claims::Statement;
 
 /// The version of this JSON.
 pub(crate) const SCHEMA: &str = "stepmem.snapshot-ranks/1";
@@ -37,6 +38,8 @@ pub struct Ranks {
     pub differences: Vec<LineDifference>,
     /// The categories in which exactly two ranks differ at the end.
     pub category_differences: Vec<CategoryDifference>,
+    /// The statements of the text, in its order.
+    pub(crate) statements: Vec<Statement>,
 }
 
 /// A line in which two ranks differ.
@@ -74,7 +77,7 @@ pub struct RankRow {
     pub end_bytes: Option<u64>,
     /// Bytes that are taken from the driver at the end.
     pub reserved_bytes: Option<u64>,
-    /// Why it could not be read.
+    /// The reason for which it could not be read.
     pub error: Option<String>,
 }
 
@@ -254,6 +257,7 @@ pub fn compare_ranks(rows: Vec<RankRow>, summaries: &[Option<RankSnapshot>]) -> 
         worst_rank,
         differences,
         category_differences,
+        statements: Vec::new(),
     }
 }
 

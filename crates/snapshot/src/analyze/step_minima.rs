@@ -2,27 +2,12 @@
 
 use crate::analyze::device::DeviceScene;
 use crate::analyze::generations::Generations;
+use crate::analyze::leak_limits::{
+    EARLY_DEVIATIONS, FALLS_RATIO, LOST_RATIO, OUTLIER_FACTOR, SILENCE_GAPS, SILENCE_STEPS,
+    SLOWER_RATIO_MIN, SPAN_STEPS,
+};
 use crate::integer::{at, count, difference, real, signed_real};
 use crate::model::Action;
-
-/// A rise this many times the median one is a one-off.
-const OUTLIER_FACTOR: i64 = 10;
-/// Falls are at most this part of the rises.
-const FALLS_RATIO_MAX: f64 = 0.1;
-/// A rise is still there at the end, but for this part.
-const LOST_RATIO_MAX: f64 = 0.1;
-/// The longest time from the last rise to the end, in so many of the longest gaps, or so many
-/// steps.
-const SILENCE_GAPS_MAX: f64 = 1.5;
-const SILENCE_STEPS_MAX: u32 = 2;
-/// The second half of the rises is at least this part of the first.
-const SLOWER_RATIO_MIN: f64 = 0.5;
-/// Rises that come earlier in the window than so many standard deviations become rarer.
-const EARLY_DEVIATIONS_MAX: f64 = 1.5;
-/// A rise of so many steps is long enough in any window.
-const SPAN_STEPS: u32 = 10;
-/// Rises that a trend needs.
-pub(crate) const RISES_MIN: usize = 3;
 
 /// The movement of a line's minimum; first and last slot, and the minimum from each slot on in
 /// which it changes.
@@ -74,7 +59,7 @@ impl SiteMinima {
 /// time, and so many into the second. Of events that come at one rate as many fall into each.
 pub(super) fn become_rarer([early, late]: [u64; 2]) -> bool {
     let (early, late) = (real(early), real(late));
-    early - late > EARLY_DEVIATIONS_MAX * (early + late).sqrt()
+    early - late > EARLY_DEVIATIONS * (early + late).sqrt()
 }
 
 /// The minima of every site over what `counted` picks of the allocations (by number): of blocks
@@ -133,7 +118,7 @@ pub(crate) struct MinimaTrend {
 
 /// The result of a trend.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Judgement {
+pub(crate) enum Judgment {
     /// A minimum that goes on rising.
     Rising(Rise),
     /// So far it does, in too few steps or too irregularly to be sure.
@@ -143,7 +128,7 @@ pub(crate) enum Judgement {
     Nothing,
 }
 
-impl Judgement {
+impl Judgment {
     /// The rise that goes on.
     pub(crate) fn rising(self) -> Option<Rise> {
         if let Self::Rising(rise) = self { Some(rise) } else { None }
@@ -229,22 +214,22 @@ impl MinimaTrend {
     }
 
     /// Judges it. `kept`: what is there of it at the end.
-    pub(crate) fn judge(&self, span: Span, rises_min: usize, kept: Survivors) -> Judgement {
+    pub(crate) fn judge(&self, span: Span, rises_min: usize, kept: Survivors) -> Judgment {
         let (Some((first, _)), Some((last, _))) = (self.rises.first(), self.rises.last())
         else {
-            return Judgement::Nothing;
+            return Judgment::Nothing;
         };
         let rise = signed_real(self.rise());
         if self.rises.len() < rises_min
-            || signed_real(self.falls) >= FALLS_RATIO_MAX * rise
-            || real(kept.bytes) < (1.0 - LOST_RATIO_MAX) * rise
+            || signed_real(self.falls) >= FALLS_RATIO * rise
+            || real(kept.bytes) < (1.0 - LOST_RATIO) * rise
         {
-            return Judgement::Nothing;
+            return Judgment::Nothing;
         }
         if self.is_silent((span.last - last).max(kept.silence))
             || self.is_slower(*first, span.last)
         {
-            return Judgement::Stopped;
+            return Judgment::Stopped;
         }
         let length = last - first;
         let after_first: i64 = self.rises.iter().skip(1).map(|(_, rise)| rise).sum();
@@ -252,19 +237,19 @@ impl MinimaTrend {
         let rise = Rise { rate, first: *first, last: *last };
         let is_long = length >= SPAN_STEPS || 2 * length >= span.last - span.first;
         match kept.generations {
-            None if is_long => Judgement::Rising(rise),
+            None if is_long => Judgment::Rising(rise),
             Some(born) if born.are_many() || (is_long && born.are_regular()) => {
-                Judgement::Rising(rise)
+                Judgment::Rising(rise)
             }
-            Some(born) if born.are_all_kept() => Judgement::Possible(rise),
-            _ => Judgement::Nothing,
+            Some(born) if born.are_all_kept() => Judgment::Possible(rise),
+            _ => Judgment::Nothing,
         }
     }
 
     fn is_silent(&self, silence: u32) -> bool {
         let slots = || self.rises.iter().map(|(slot, _)| *slot);
         let longest = slots().zip(slots().skip(1)).map(|(a, b)| b - a).max().unwrap_or(0);
-        let limit = (SILENCE_GAPS_MAX * f64::from(longest)).max(f64::from(SILENCE_STEPS_MAX));
+        let limit = (SILENCE_GAPS * f64::from(longest)).max(f64::from(SILENCE_STEPS));
         f64::from(silence) > limit
     }
 
@@ -279,17 +264,18 @@ impl MinimaTrend {
         let middle = f64::from(end - first) * n_events / 2.0;
         let deviation = f64::from(end - first) * (n_events / 12.0).sqrt();
         signed_real(late) < SLOWER_RATIO_MIN * signed_real(early)
-            || f64::from(places) < middle - EARLY_DEVIATIONS_MAX * deviation
+            || f64::from(places) < middle - EARLY_DEVIATIONS * deviation
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyze::leak_limits::RISES_MIN;
 
     const SPAN: Span = Span { first: 2, last: 40 };
 
-    fn judge(rises: &[(u32, i64)], falls: i64) -> Judgement {
+    fn judge(rises: &[(u32, i64)], falls: i64) -> Judgment {
         let bytes = rises.iter().map(|(_, rise)| rise.unsigned_abs()).sum();
         let kept = Survivors::of_one(bytes);
         MinimaTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, kept)
@@ -300,7 +286,7 @@ mod tests {
         let rises: Vec<(u32, i64)> = (3..=40).map(|slot| (slot, 512)).collect();
         assert_eq!(
             judge(&rises, 0),
-            Judgement::Rising(Rise { rate: 512.0, first: 3, last: 40 })
+            Judgment::Rising(Rise { rate: 512.0, first: 3, last: 40 })
         );
     }
 
@@ -309,20 +295,20 @@ mod tests {
         let rises = [(5, 1000), (15, 1000), (25, 1000), (35, 1000)];
         assert_eq!(
             judge(&rises, 0),
-            Judgement::Rising(Rise { rate: 100.0, first: 5, last: 35 })
+            Judgment::Rising(Rise { rate: 100.0, first: 5, last: 35 })
         );
     }
 
     #[test]
     fn a_cache_that_fills_has_stopped() {
         let rises: Vec<(u32, i64)> = (3..=14).map(|slot| (slot, 512)).collect();
-        assert_eq!(judge(&rises, 0), Judgement::Stopped);
+        assert_eq!(judge(&rises, 0), Judgment::Stopped);
     }
 
     #[test]
     fn a_saw_tooth_is_nothing() {
         let rises: Vec<(u32, i64)> = (3..=40).map(|slot| (slot, 512)).collect();
-        assert_eq!(judge(&rises, 512 * 25), Judgement::Nothing);
+        assert_eq!(judge(&rises, 512 * 25), Judgment::Nothing);
     }
 
     #[test]

@@ -8,16 +8,18 @@ use serde::{Serialize, Serializer};
 
 use crate::analyze::casts::{self, CastSource};
 use crate::analyze::phases::StepPhase;
-use crate::analyze::sites::{STACK_FRAMES_MAX, Site};
+use crate::analyze::sites::{STACK_FRAMES_MAX, Site, Sum};
 use crate::events::chains::{self, ReuseChain};
 use crate::events::ending::Ending;
 use crate::events::list::{EventList, EventRow, RowAction};
+use crate::events::told::{self, EventSums};
 use crate::events::totals::RunningTotal;
 use crate::events::tree::{self, TreeRow};
 use crate::events::words;
 use crate::integer::{at, count, id};
 use crate::model::NO_STACK;
 use crate::render::json::{File, kind};
+use stepmem_types::claims::Statement;
 
 /// The version of this JSON.
 pub(crate) const SCHEMA: &str = "stepmem.snapshot-events/1";
@@ -32,13 +34,13 @@ pub struct EventsAnswer<'a> {
 
 /// The choice of what to report of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventsForm {
+pub enum EventsForm<'a> {
     /// Events in order.
     List,
     /// The tensors of each address.
     Reuse,
-    /// The allocations that are alive at a moment.
-    Alive(AliveMoment),
+    /// The allocations that are alive at a moment, with the moment in words.
+    Alive(AliveMoment, &'a str),
 }
 
 /// A moment of the window.
@@ -54,7 +56,7 @@ pub struct AliveMoment {
 #[derive(Debug)]
 struct DeviceEvents<'a> {
     list: &'a EventList<'a>,
-    form: EventsForm,
+    form: EventsForm<'a>,
     stacks: StackNumbers,
     /// Copies in another precision.
     casts: HashMap<u32, CastSource>,
@@ -65,10 +67,10 @@ struct DeviceEvents<'a> {
 /// other answer.
 pub fn events<'a>(
     file: File,
-    devices: &'a [(EventList<'a>, EventsForm)],
+    devices: &'a [(EventList<'a>, EventsForm<'a>)],
     frames_max: Option<usize>,
 ) -> EventsAnswer<'a> {
-    let device = |(list, form): &'a (EventList<'a>, EventsForm)| DeviceEvents {
+    let device = |(list, form): &'a (EventList<'a>, EventsForm<'a>)| DeviceEvents {
         list,
         form: *form,
         stacks: StackNumbers::new(list, *form),
@@ -76,6 +78,36 @@ pub fn events<'a>(
         frames_max: frames_max.unwrap_or(STACK_FRAMES_MAX),
     };
     EventsAnswer { schema: SCHEMA, file, devices: devices.iter().map(device).collect() }
+}
+
+impl DeviceEvents<'_> {
+    /// The statements of the text next to its rows, in its order.
+    fn told(&self) -> Vec<Statement> {
+        let list = self.list;
+        let mut told = vec![told::head(list)];
+        told.extend(told::frees(list));
+        let nothing = || list.rows().next().is_none().then(|| told::nothing(list));
+        match self.form {
+            EventsForm::List => {
+                told.extend(nothing());
+                told.push(EventSums::of(list).told());
+                let peaks = RunningTotal::new(&list.report.scene).peaks(list);
+                told.extend(peaks.iter().map(told::peak));
+            }
+            EventsForm::Reuse => {
+                let chains = chains::find(list);
+                told.extend(chains.is_empty().then(nothing).flatten());
+                told.push(told::reused(&chains));
+            }
+            EventsForm::Alive(moment, name) => {
+                let rows = tree::alive(list.report, moment.state);
+                let mut all = Sum::default();
+                rows.iter().filter(|row| row.depth == 0).for_each(|row| all.join(row.sum));
+                told.push(told::alive(name, all));
+            }
+        }
+        told
+    }
 }
 
 impl Serialize for DeviceEvents<'_> {
@@ -86,6 +118,7 @@ impl Serialize for DeviceEvents<'_> {
         map.serialize_entry("events_in_trace", &count(scene.events.len()))?;
         map.serialize_entry("events_of_other_kinds", &count(self.list.n_others()))?;
         map.serialize_entry("frees_have_stacks", &self.list.order.frees_have_stacks)?;
+        map.serialize_entry("statements", &self.told())?;
         match self.form {
             EventsForm::List => {
                 map.serialize_entry("lines_instead", &self.list.lines_instead())?;
@@ -103,7 +136,7 @@ impl Serialize for DeviceEvents<'_> {
                 let chains = || chains.iter().map(|chain| self.chain(chain));
                 map.serialize_entry("chains", &Streamed(chains))?;
             }
-            EventsForm::Alive(moment) => {
+            EventsForm::Alive(moment, _) => {
                 let rows = tree::alive(self.list.report, moment.state);
                 map.serialize_entry("alive", &alive(moment, &rows))?;
             }
@@ -368,7 +401,7 @@ struct StackNumbers {
 }
 
 impl StackNumbers {
-    fn new(list: &EventList<'_>, form: EventsForm) -> Self {
+    fn new(list: &EventList<'_>, form: EventsForm<'_>) -> Self {
         let scene = &list.report.scene;
         let mut is_used = vec![false; scene.snapshot.stacks.len()];
         let mut add = |stack: u32| {
@@ -395,7 +428,7 @@ impl StackNumbers {
                 .iter()
                 .flat_map(|chain| &chain.allocations)
                 .for_each(|number| add_block(*number)),
-            EventsForm::Alive(_) => {}
+            EventsForm::Alive(..) => {}
         }
         let used = (0..).zip(is_used).filter(|(_, is_used)| *is_used);
         Self { stacks: used.map(|(stack, _)| stack).collect() }

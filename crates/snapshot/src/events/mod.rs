@@ -19,6 +19,8 @@ pub(crate) mod tree;
 
 pub(crate) mod words;
 
+mod told;
+
 pub(crate) mod answer;
 
 pub(crate) mod page;

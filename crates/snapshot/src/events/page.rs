@@ -4,20 +4,18 @@ use crate::analyze::casts::{self, CastSource};
 use crate::analyze::sites::Sum;
 use crate::events::chains::{self, ReuseChain};
 use crate::events::list::{EventList, EventRow, RowAction};
+use crate::events::told::{self, EventSums};
 use crate::events::totals::{PhasePeak, RunningTotal};
 use crate::events::tree::{self, TreeRow};
 use crate::events::words;
 use crate::integer::{at, count};
 use crate::model::NO_STACK;
 use crate::render::layout::{line, part_of, wrapped};
-use crate::render::words::{NAME_CHARS, differs, ending_of, frame, name_within, phase, steps};
-use stepmem_types::format::clean::shortened;
+use crate::render::words::{differs, ending_of, frame, name_within, phase};
 use stepmem_types::format::units::{grouped, many, whole_bytes};
 
 /// Columns of a page.
 const WIDTH: usize = 80;
-/// Lines of a file that are named, at most.
-const LINES_SHOWN: usize = 20;
 /// Columns before the text about an event below its row.
 const INDENT: &str = "               ";
 /// Columns that a tree is indented by, at most.
@@ -49,18 +47,12 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
     );
     let (scene, total) = (&list.report.scene, RunningTotal::new(&list.report.scene));
     let copies = casts::copies(scene, &list.report.categories);
-    let (mut n_rows, mut bytes) = (0_usize, (0_u64, 0_u64));
+    let mut sums = EventSums::default();
     for row in list.rows() {
-        n_rows += 1;
-        let size = list.report.scene.events.get(at(row.event)).map_or(0, |event| event.size);
-        match row.action {
-            RowAction::Alloc => bytes.0 = bytes.0.saturating_add(size),
-            RowAction::Free => bytes.1 = bytes.1.saturating_add(size),
-            RowAction::OutOfMemory => {}
-        }
-        if n_rows <= extent.rows() {
+        sums.add(list, row);
+        if sums.n_rows <= extent.rows() {
             event(&mut page, list, (row, total.after(scene, row.event)));
-            if let Some(text) = told(list, row, copies.get(&row.allocation).copied()) {
+            if let Some(text) = text_of(list, row, copies.get(&row.allocation).copied()) {
                 page.push_str(&wrapped(&text, INDENT, WIDTH));
             }
             if extent.frames > 0 {
@@ -68,13 +60,11 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
             }
         }
     }
-    let n_left = n_rows.saturating_sub(extent.rows());
-    if n_rows == 0 {
-        page.push_str(&nothing(list));
+    let n_left = sums.n_rows.saturating_sub(extent.rows());
+    if sums.n_rows == 0 {
+        page.push_str(&wrapped(told::nothing(list).words(), "  ", WIDTH));
     }
-    let (allocated, freed) = (whole_bytes(bytes.0), whole_bytes(bytes.1));
-    let n_rows = many(count(n_rows), "event");
-    line(&mut page, format_args!("\n{n_rows}: {allocated} allocated, {freed} freed"));
+    line(&mut page, format_args!("\n{}", sums.told().words()));
     peaks(&mut page, &total.peaks(list));
     if n_left > 0 {
         let text = format!(
@@ -87,41 +77,10 @@ pub fn list(list: &EventList<'_>, extent: EventsExtent) -> String {
     page
 }
 
-/// Says that nothing is listed, and which lines would be.
-fn nothing(list: &EventList<'_>) -> String {
-    let text = match (list.line(), list.lines_instead()) {
-        (Some(line), Some(lines)) if lines.is_empty() => format!(
-            "No stack passes through a file {}: `stepmem snapshot show` names lines.",
-            shortened(&line.file, NAME_CHARS)
-        ),
-        (Some(line), Some(lines)) => {
-            let n_left = lines.len().saturating_sub(LINES_SHOWN);
-            let shown: Vec<String> =
-                lines.iter().take(LINES_SHOWN).map(ToString::to_string).collect();
-            let others =
-                if n_left == 0 { String::new() } else { format!(" and {n_left} more") };
-            format!(
-                "No stack passes through line {} of {}; stacks pass through its lines {}{others}.",
-                line.line,
-                shortened(&line.file, NAME_CHARS),
-                shown.join(", ")
-            )
-        }
-        _ => "No event matches.".to_owned(),
-    };
-    wrapped(&text, "  ", WIDTH)
-}
-
 fn head(list: &EventList<'_>) -> String {
-    let (report, mut page) = (list.report, String::new());
-    let n_events = many(count(report.scene.events.len()), "event");
-    let text =
-        format!("device {}: {n_events}, {}", report.scene.device.index, steps(&report.scene));
-    page.push_str(&wrapped(&text, "", WIDTH));
-    if report.scene.sites.has_stacks && !list.order.frees_have_stacks {
-        let text = "Frees have no stacks in this file, so what freed a block is inferred from its neighbors: record with \
-                    context=\"all\" for the lines.";
-        page.push_str(&wrapped(text, "  ", WIDTH));
+    let mut page = wrapped(told::head(list).words(), "", WIDTH);
+    if let Some(frees) = told::frees(list) {
+        page.push_str(&wrapped(frees.words(), "  ", WIDTH));
     }
     page
 }
@@ -169,7 +128,7 @@ fn event(page: &mut String, list: &EventList<'_>, (row, active): (EventRow, u64)
 }
 
 /// Returns the text about an event below its row.
-fn told(list: &EventList<'_>, row: EventRow, cast: Option<CastSource>) -> Option<String> {
+fn text_of(list: &EventList<'_>, row: EventRow, cast: Option<CastSource>) -> Option<String> {
     let allocation = list.allocation(row.allocation)?;
     let mut told = vec![format!("{:#x}", allocation.address)];
     told.extend(cast.map(|source| words::cast(source).to_owned()));
@@ -229,14 +188,12 @@ pub fn reuse(list: &EventList<'_>, extent: EventsExtent) -> String {
     for chain in chains.iter().take(extent.rows()) {
         address(&mut page, list, chain, extent);
     }
-    if chains.is_empty() {
+    if chains.is_empty() && list.rows().next().is_none() {
         page.push('\n');
-        page.push_str(&nothing(list));
+        page.push_str(&wrapped(told::nothing(list).words(), "  ", WIDTH));
     }
     let n_left = chains.len().saturating_sub(extent.rows());
-    let n_chains = count(chains.len());
-    let plural = if n_chains == 1 { "address" } else { "addresses" };
-    line(&mut page, format_args!("\n{} {plural} used more than once", grouped(n_chains)));
+    line(&mut page, format_args!("\n{}", told::reused(&chains).words()));
     if n_left > 0 {
         line(
             &mut page,
@@ -301,14 +258,7 @@ pub fn alive(
     let rows = tree::alive(list.report, state);
     let mut all = Sum::default();
     rows.iter().filter(|row| row.depth == 0).for_each(|row| all.join(row.sum));
-    line(
-        &mut page,
-        format_args!(
-            "\nalive {moment}: {} in {}",
-            whole_bytes(all.bytes),
-            many(all.blocks, "block")
-        ),
-    );
+    line(&mut page, format_args!("\n{}", told::alive(moment, all).words()));
     line(&mut page, format_args!("   share     bytes  blocks  where, from the outside in"));
     let mut branches = Branches { total: all.bytes, extent, levels: Vec::new() };
     branches.levels.push(BranchLevel::default());

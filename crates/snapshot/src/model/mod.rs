@@ -151,7 +151,7 @@ pub enum Action {
 }
 
 // Same name as analysis::event::Event: an entry of PyTorch's trace is one too.
-/// One entry of a trace.
+/// An entry of a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Event {
     /// First byte; of `OutOfMemory` the device's free bytes.
@@ -218,7 +218,7 @@ impl Place {
 pub struct MetadataRun {
     /// Position in [`Snapshot::events`].
     pub first: u32,
-    /// One past the last.
+    /// The position behind the last.
     pub end: u32,
     /// String number.
     pub text: u32,

@@ -143,7 +143,7 @@ impl Machine {
         Ok(())
     }
 
-    /// One opcode; the frequent ones, and then the others.
+    /// Takes an opcode; all but the frequent ones are left to `rare`.
     #[inline]
     fn step<'a>(&mut self, bytes: &'a [u8]) -> Step<'a> {
         let Some((opcode, rest)) = bytes.split_first() else { return Ok(None) };
@@ -210,7 +210,7 @@ impl Machine {
         }
     }
 
-    /// One of the other opcodes.
+    /// Takes one of the other opcodes.
     fn rare<'a>(&mut self, opcode: u8, rest: &'a [u8]) -> Step<'a> {
         match opcode {
             b'X' | 0x8b => {
@@ -487,7 +487,7 @@ fn never_set(number: u32) -> Fault {
     Fault::Pickle(format!("memo entry {number} was never set").into())
 }
 
-/// Why an opcode is refused.
+/// Returns the fault of an opcode that is refused.
 fn refusal(opcode: u8) -> Fault {
     match opcode {
         b'c' => Fault::Code("GLOBAL"),

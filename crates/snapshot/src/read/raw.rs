@@ -11,7 +11,7 @@ pub enum Record {
     Empty,
     /// A frame by number.
     Frame(u32),
-    /// One of the numbered records.
+    /// A record of a kind, by number.
     Of(RecordKind, u32),
     /// A dict that is skipped.
     Other,

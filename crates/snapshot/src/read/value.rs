@@ -3,7 +3,7 @@
 
 use crate::integer::{at, id};
 
-/// One value on the stack.
+/// A value on the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     None,

@@ -61,7 +61,7 @@ struct DeviceAnswer {
     steps: Vec<StepReport>,
     fit: Option<Fit>,
     notes: Vec<Note>,
-    /// What the text states of leak, failed allocations, what fits, notes and advice.
+    /// The statements of the text on leak, failed allocations, what fits, notes and advice.
     statements: Vec<Statement>,
 }
 

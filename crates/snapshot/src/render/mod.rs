@@ -1,6 +1,7 @@
 //! An analysis as text, JSON and an HTML document.
 
 mod born;
+pub(crate) mod compared;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod layout;

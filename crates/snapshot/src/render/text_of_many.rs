@@ -2,48 +2,29 @@
 
 use crate::analyze::births::Births;
 use crate::analyze::diff::{DeviceDiff, Diff};
-use crate::analyze::leak::LeakVerdict;
-use crate::analyze::ranks::{ComparedAt, RANKS_MIN, RankRow, Ranks};
+use crate::analyze::ranks::{ComparedAt, RankRow, Ranks};
 use crate::integer::signed_real;
 use crate::render::born;
+use crate::render::compared;
 use crate::render::layout::{line, wrapped};
 use crate::render::text::{WIDTH, width_left};
 use crate::render::words;
-use stepmem_types::format::clean::clean;
-use stepmem_types::format::units::{bytes, grouped, many, signed_bytes, whole_bytes};
+use stepmem_types::claims::Claim;
+use stepmem_types::format::units::{bytes, many, signed_bytes, whole_bytes};
 
 /// Frames of a stack that are shown.
 const FRAMES: usize = 6;
-/// Characters of a file's name.
-const FILE_CHARS: usize = 36;
 
 /// Shows the growth between two files.
 pub fn diff(diff: &Diff, top: usize) -> String {
     let mut page = String::new();
     for device in &diff.devices {
-        line(
-            &mut page,
-            format_args!(
-                "device {}: {} active, {} reserved",
-                device.device,
-                signed_bytes(signed_real(device.growth_bytes)),
-                signed_bytes(signed_real(device.reserved_growth_bytes))
-            ),
-        );
-        if let (Some(new), Some(gone)) = (device.new_blocks, device.gone_blocks) {
-            line(
-                &mut page,
-                format_args!("  {} new blocks, {} gone", grouped(new), grouped(gone)),
-            );
+        for (place, told) in compared::head(device).iter().enumerate() {
+            let indent = if place == 0 { "" } else { "  " };
+            line(&mut page, format_args!("{indent}{}", told.words()));
         }
-        if let (Some(n_steps), Some(rate)) =
-            (device.steps_between, device.growth_bytes_per_step)
-        {
-            let (rate, steps) = (signed_bytes(rate), many(n_steps, "step"));
-            line(&mut page, format_args!("  {rate} a step, over {steps}"));
-        }
-        for note in &device.notes {
-            page.push_str(&wrapped(&note.text, "  ", WIDTH));
+        for note in compared::notes(device) {
+            page.push_str(&wrapped(note.words(), "  ", WIDTH));
         }
         if let Some(births) = &device.births {
             born(&mut page, births, top);
@@ -64,20 +45,12 @@ pub fn diff(diff: &Diff, top: usize) -> String {
         }
         page.push('\n');
     }
-    if diff.devices.iter().all(DeviceDiff::is_equal) {
+    if let Some(advice) = compared::diff_advice(diff) {
+        page.push_str(&wrapped(advice.words(), "", WIDTH));
+    } else {
         page.truncate(page.trim_end().len());
         page.push('\n');
-        return page;
     }
-    let is_leak = |device: &DeviceDiff| {
-        device.births.as_ref().is_some_and(|births| births.verdict == LeakVerdict::Leak)
-    };
-    let next = if diff.devices.iter().any(is_leak) {
-        "Next: look at the line named under Leak: something keeps what it makes."
-    } else {
-        "Next: `stepmem snapshot show AFTER` shows whether the line that grew most goes on growing."
-    };
-    page.push_str(&wrapped(next, "", WIDTH));
     page
 }
 
@@ -86,8 +59,9 @@ fn born(page: &mut String, births: &Births, top: usize) {
     line(page, format_args!("\nLeak"));
     if let (Some(rate), Some(first)) = (births.bytes_per_state, births.sites.first()) {
         let before = format!("  LEAK  {} from state to state, at ", bytes(rate));
-        let name = first.site.name_within(width_left(&before));
-        line(page, format_args!("{before}{name}"));
+        let others = born::and_others(births);
+        let width = width_left(&before).saturating_sub(others.chars().count());
+        line(page, format_args!("{before}{}{others}", first.site.name_within(width)));
         for frame in first.site.frames(FRAMES).iter().skip(1) {
             let before = format!("{:30}from ", "");
             let frame = words::ending_of(frame, width_left(&before));
@@ -95,7 +69,7 @@ fn born(page: &mut String, births: &Births, top: usize) {
         }
     }
     for text in born::texts(births) {
-        page.push_str(&wrapped(&text, "  ", WIDTH));
+        page.push_str(&wrapped(text.words(), "  ", WIDTH));
     }
     for found in births.sites.iter().take(top) {
         let before = format!("  {:>9} a state  ", bytes(found.bytes_per_state));
@@ -132,8 +106,8 @@ fn changes(page: &mut String, device: &DeviceDiff, top: usize) {
         );
         line(page, format_args!("{figures}{}", site.site.name_within(width_left(&figures))));
     }
-    if grown.is_empty() && shrunk.is_empty() {
-        line(page, format_args!("  no line holds more or less"));
+    if let Some(told) = compared::no_line(device) {
+        line(page, format_args!("  {}", told.words()));
     }
     let n_more = grown.len().saturating_sub(top) + shrunk.len().saturating_sub(top);
     more_lines(page, n_more);
@@ -150,16 +124,12 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
         rank(&mut page, row);
     }
     page.push('\n');
-    let n_read = ranks.ranks.iter().filter(|row| row.error.is_none()).count();
-    if n_read == 2 {
+    if compared::n_read(ranks) == 2 {
         two_ranks(&mut page, ranks, top);
         return page;
     }
-    let Some(worst) = ranks.worst_rank else {
-        page.push_str(&wrapped(words::no_odd_rank(n_read >= RANKS_MIN), "", WIDTH));
-        return page;
-    };
-    line(&mut page, format_args!("rank {worst} stands out"));
+    let verdict = compared::ranks_verdict(ranks);
+    page.push_str(&wrapped(verdict.words(), "", WIDTH));
     for entry in ranks.stand_out.iter().take(top) {
         let when = match entry.at {
             ComparedAt::End => "at the end",
@@ -174,15 +144,12 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
         let name = entry.site.name_within(width_left(&figures));
         line(&mut page, format_args!("{figures}{name}"));
     }
-    page.push_str(&wrapped(
-        "Next: `stepmem snapshot show` of that rank's file; `diff` of it against another's compares all lines.",
-        "",
-        WIDTH,
-    ));
+    if let Some(advice) = compared::ranks_advice(ranks) {
+        page.push_str(&wrapped(advice.words(), "", WIDTH));
+    }
     page
 }
 
-/// Two ranks side by side, by line and by category.
 /// Names the lines that are left out, if any are.
 fn more_lines(page: &mut String, n_more: usize) {
     if n_more > 0 {
@@ -191,9 +158,11 @@ fn more_lines(page: &mut String, n_more: usize) {
     }
 }
 
+/// Two ranks side by side, by line and by category.
 fn two_ranks(page: &mut String, ranks: &Ranks, top: usize) {
-    if ranks.differences.is_empty() && ranks.category_differences.is_empty() {
-        page.push_str(&wrapped(words::SAME_RANKS, "", WIDTH));
+    let verdict = compared::ranks_verdict(ranks);
+    if verdict.claim() == Claim::RanksHoldTheSame {
+        page.push_str(&wrapped(verdict.words(), "", WIDTH));
         return;
     }
     let mut read = ranks.ranks.iter().filter(|row| row.error.is_none()).map(|row| row.rank);
@@ -218,17 +187,17 @@ fn two_ranks(page: &mut String, ranks: &Ranks, top: usize) {
         let by = signed_bytes(signed_real(row.difference_bytes));
         line(page, format_args!("{by:>12}  {a:>10}  {b:>10}   {}", row.category));
     }
-    if ranks.category_differences.is_empty() {
-        line(page, format_args!("  no category holds more or less"));
+    if let Some(told) = compared::no_category(ranks) {
+        line(page, format_args!("  {}", told.words()));
     }
     page.push('\n');
-    page.push_str(&wrapped(words::TWO_RANKS, "", WIDTH));
+    page.push_str(&wrapped(verdict.words(), "", WIDTH));
 }
 
 fn rank(page: &mut String, row: &RankRow) {
-    let file = words::ending_of(&clean(&row.file), FILE_CHARS);
-    if let Some(error) = &row.error {
-        let text = wrapped(&format!("{file}: {}", clean(error)), &format!("{:8}", ""), WIDTH);
+    let file = compared::file_of(row);
+    if let Some(unread) = compared::unread(row) {
+        let text = wrapped(unread.words(), &format!("{:8}", ""), WIDTH);
         line(page, format_args!("{:>6}  {}", row.rank, text.trim()));
         return;
     }

@@ -657,22 +657,6 @@ pub(crate) fn statements(report: &DeviceReport<'_>, fit: Option<&Fit>) -> Vec<St
     told
 }
 
-/// States that two ranks hold the same.
-pub(crate) const SAME_RANKS: &str =
-    "The two ranks hold the same: no line and no category differs, at the end or at most.";
-/// States the limit of two ranks' evidence.
-pub(crate) const TWO_RANKS: &str = "Two ranks show what differs, not which of them is odd: with a third file the odd one is named. \
-                             Next: `stepmem snapshot show` of the one that holds more.";
-
-/// States why no rank stands out. `is_known`: whether there are enough ranks to decide.
-pub(crate) fn no_odd_rank(is_known: bool) -> &'static str {
-    if is_known {
-        "No rank stands out in any line."
-    } else {
-        "Cannot be told: three readable ranks are needed to say which is odd, two to say what differs."
-    }
-}
-
 /// States how many steps there are, and what they are known by.
 pub(crate) fn steps(scene: &DeviceScene<'_>) -> String {
     let by = match scene.steps.marker {

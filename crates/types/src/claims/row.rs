@@ -3,23 +3,23 @@
 /// A row of the table: one kind of statement.
 #[derive(Debug)]
 pub struct ClaimRow {
-    /// Its name in JSON.
+    /// The name in JSON.
     pub name: &'static str,
-    /// What it is about, in the documentation.
+    /// The group that it belongs to, in the documentation.
     pub group: ClaimGroup,
-    /// Its words; `…` stands for figures and names.
+    /// The words; `…` stands for figures and names.
     pub words: &'static str,
     /// The figures that it needs, by their keys in JSON.
     pub needs: &'static [&'static str],
-    /// When it may be said.
+    /// The condition on which it may be said.
     pub when: &'static str,
-    /// How far its figure may be off.
+    /// The error that its figure may have.
     pub within: Tolerance,
     /// The unit of its figure; `None` of a statement without one.
     pub unit: Option<ClaimUnit>,
 }
 
-/// What statements are about.
+/// The subject of a group of statements.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ClaimGroup {
     Growth,
@@ -30,7 +30,13 @@ pub enum ClaimGroup {
     Advice,
     Story,
     Card,
+    Comparison,
+    Gate,
     Snapshot,
+    Snapshots,
+    Events,
+    Series,
+    Status,
 }
 
 impl ClaimGroup {
@@ -45,15 +51,21 @@ impl ClaimGroup {
             Self::Advice => "Advice",
             Self::Story => "`stepmem explain`",
             Self::Card => "The card of a run",
+            Self::Comparison => "`stepmem compare`",
+            Self::Gate => "`stepmem run --fail-on`",
             Self::Snapshot => "A memory snapshot",
+            Self::Snapshots => "Several memory snapshots",
+            Self::Events => "`stepmem snapshot events`",
+            Self::Series => "`stepmem judge`",
+            Self::Status => "`stepmem status`",
         }
     }
 }
 
-/// How far the figure of a statement may be off.
+/// The error that the figure of a statement may have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tolerance {
-    /// It is a copy, or a count: not at all.
+    /// No error: the figure is a copy, or a count.
     Exact,
     /// A share of the truth, in percent; of growth in stairs a larger one.
     Percent { of_truth: u8, in_stairs: u8 },

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::claims::table::Claim;
 
-/// One statement. JSON has its words beside what it claims, and its figure.
+/// A statement. JSON has its words next to what it claims, and its figure.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Statement {
     claim: Claim,

@@ -1,6 +1,6 @@
-//! THE TABLE: every kind of statement that `stepmem explain`, the findings and the card of a run
-//! make. A row has its name in JSON and its unit, its words, the figures that it needs, when it
-//! may be said, and how far it may be off.
+//! THE TABLE: every kind of statement that the findings, the card of a run and the commands make
+//! that tell of memory. A row has its name in JSON and its unit, its words, the figures that it
+//! needs, when it may be said, and how far it may be off.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +65,7 @@ claims! {
             needs ["site"], when "a snapshot has too few steps", EXACT;
         Holder "holder"(BytesPerStep): "held by … (list, … more/step)",
             needs ["holder"], when "a search of the process named an object that grows", RATE;
-        HolderShare "holder_share"(Ratio): "…% of it",
+        HolderShare "holder_share"(Ratio): "…% of the growth",
             needs ["holder", "slope_bytes_per_step"], when "the holder's rate and that of the growth are known", MEASURED;
         HolderLine "holder_line"(BytesPerStep): "allocated at … (… more/step)",
             needs ["holder"], when "tracing found the line that allocates", RATE;
@@ -75,6 +75,8 @@ claims! {
             needs ["searched"], when "a search ended, complete or not, and named nothing", WORDS;
         NoHolder "no_holder": "no object that holds it was found",
             needs ["searched"], when "the same, and it is known what grows", WORDS;
+        ScannedLevel "scanned_level": "it hardly grew while objects were scanned",
+            needs ["searched"], when "a search named nothing, and the memory grew much more slowly meanwhile", WORDS;
         Scanned "scanned"(Ratio): "among the objects scanned (… of those met)",
             needs ["searched"], when "a search that named nothing counted what it read", EXACT;
         NativeGrowth "native_growth": "Python does not allocate what grows",
@@ -342,6 +344,102 @@ claims! {
         MoreRanks "more_ranks"(Count): "… and … more ranks, with peaks of … to …",
             needs ["ranks"], when "the table does not show all ranks", EXACT;
     }
+    Comparison {
+        Compared "compared": "Verdict: …",
+            needs ["verdict"], when "always", WORDS;
+        IssueNew "issue_new": "… is new",
+            needs ["diagnosis"], when "only the new run has a diagnosis, and the old one could have had it", WORDS;
+        IssueGone "issue_gone": "… is gone",
+            needs ["diagnosis"], when "only the old run has a diagnosis, and the new one could have had it", WORDS;
+        IssueChanged "issue_changed": "… became …",
+            needs ["diagnosis"], when "both have it, at another stage or severity", WORDS;
+        EndChanged "end_changed": "the run failed on rank … instead of completing",
+            needs ["end"], when "one run completed, and the other failed", WORDS;
+        LiveChanged "live_changed"(Bytes): "live memory rose from … to …",
+            needs ["allocated_bytes"], when "a run does not know its peaks, and live memory differs by more than noise", EXACT;
+        PeakAllocatedChanged "peak_allocated_changed"(Bytes): "peak allocated rose from … to …",
+            needs ["peak_allocated_bytes"], when "it differs by more than noise, and not because a run is shorter", EXACT;
+        PeakReservedChanged "peak_reserved_changed"(Bytes): "peak reserved rose from … to …",
+            needs ["peak_reserved_bytes"], when "the same", EXACT;
+        HeadroomChanged "headroom_changed"(Bytes): "least headroom fell from … to …",
+            needs ["headroom_bytes"], when "the same, and it rests on the same memory", EXACT;
+        HostHeadroomChanged "host_headroom_changed"(Bytes): "least host headroom fell from … to …",
+            needs ["host_headroom_bytes"], when "the same", EXACT;
+        RateChanged "rate_changed"(BytesPerStep): "growth of the fastest rank rose from …/step to …/step",
+            needs ["slope_bytes_per_step"], when "a run grows, and the intervals of the rates are apart", RATE;
+        SkewChanged "skew_changed"(Ratio): "skew between ranks rose from …% to …%",
+            needs ["skew_pct"], when "it differs by more than 5 points, and the worse is a tenth or more", EXACT;
+        LostChanged "lost_changed"(Count): "ranks lost: … instead of …",
+            needs ["ranks_lost"], when "the numbers differ", EXACT;
+        OomsChanged "ooms_changed"(Count): "out-of-memory errors: … instead of …",
+            needs ["ooms"], when "the numbers differ", EXACT;
+        NotComparable "not_comparable": "the old run has … ranks, the new one … ranks",
+            needs ["incomparable"], when "the runs differ in ranks, device, capacity or workload", WORDS;
+        NothingDiffers "nothing_differs": "Nothing differs by more than noise.",
+            needs ["metrics", "ranks"], when "no figure or diagnosis of the run or of a rank differs, and none was left unjudged", WORDS;
+        NothingJudgedDiffers "nothing_judged_differs": "Nothing that the verdict rests on differs by more than noise.",
+            needs ["reasons"], when "the verdict has no reason, and a figure of a rank differs, or one was left unjudged", WORDS;
+        ExitBecause "exit_because": "exit code 1 because of this: …",
+            needs ["exit_code", "reasons"], when "the exit code is 1", WORDS;
+        NoData "no_data": "the … summary says NO DATA",
+            needs ["diagnosis"], when "a summary has nothing to compare", WORDS;
+        TooShort "too_short": "the new run has too few steps to judge creep",
+            needs ["diagnosis"], when "and the old one has enough", WORDS;
+        NoPeak "no_peak": "the old summary has no peak",
+            needs ["peak_allocated_bytes"], when "it has no live memory, either", WORDS;
+        MayStillCome "may_still_come"(Steps): "the new run had … steps, the old one …: what grew in the old one may still come in the new one",
+            needs ["steps"], when "the old run grew, the new one is shorter by a tenth or more, and something is better because of that", EXACT;
+        GrowsLonger "grows_longer"(Steps): "the new run had … steps, the old one …: memory grows as fast in both, and for longer in the new one",
+            needs ["steps", "slope_bytes_per_step"], when "both grow, the new one is longer by a tenth or more, the rates are one, and something is worse because of that", EXACT;
+        OldTooShort "old_too_short"(Steps): "the new run had … steps, the old one …: the old one is too short to show what grows",
+            needs ["steps"], when "the new run grows and is longer, the old one was not judged, and its rate is not known", EXACT;
+        UnlikeSteps "unlike_steps"(Steps): "the old run had … steps, the new one …",
+            needs ["steps"], when "one has more than twice the other's", EXACT;
+        OtherPolicies "other_policies": "one summary is judged by TraceML's rules and the other by stepmem's",
+            needs ["diagnosis"], when "it is so", WORDS;
+        MeansCompared "means_compared": "TraceML writes means over the steps, so means are compared",
+            needs ["peak_allocated_bytes"], when "a summary has no maximum, and both have a mean", WORDS;
+        NeitherJudged "neither_judged": "neither run has enough steps to judge creep",
+            needs ["diagnosis"], when "it is so", WORDS;
+        PeaksUnknown "peaks_unknown": "the … run does not know its peaks, so live memory is compared",
+            needs ["allocated_bytes"], when "it is so; without the end where live memory is not known of both", WORDS;
+        GoingOn "going_on": "the … run was going on when its summary was written",
+            needs ["diagnosis"], when "a rank still pushed then", WORDS;
+        LineInBoth "line_in_both": "the line … leaks in both runs, or what … holds grows",
+            needs ["notes"], when "snapshots or searches name one line", WORDS;
+        LineOther "line_other": "the line … leaks now, and no longer the line …; or what … holds grows",
+            needs ["notes"], when "they name two, and the new run is long enough to show the old one", WORDS;
+        LineGone "line_gone": "the line … no longer leaks, or what … holds no longer grows",
+            needs ["notes"], when "the new run was judged, is long enough to show it, and does not grow", WORDS;
+        LineNew "line_new": "the line … leaks in the new run, or what … holds grows",
+            needs ["notes"], when "only the new run has one, or is too short to show that of the old one", WORDS;
+        MoreRanksDiffer "more_ranks_differ"(Count): "… and … more ranks that differ",
+            needs ["ranks"], when "the table does not show all that differ", EXACT;
+    }
+    Gate {
+        GateRun "gate_run": "run …",
+            needs ["run"], when "a command had several runs: the one that is meant", WORDS;
+        GateFinding "gate_finding": "MEMORY CREEP (critical) on rank …",
+            needs ["issues"], when "the worst finding that a condition is about; what it states follows", WORDS;
+        GatePeak "gate_peak"(Bytes): "the peak of reserved memory of rank … is …; the limit is …",
+            needs ["peak_reserved"], when "the peak of a rank is above the budget", EXACT;
+        GateNoSteps "gate_no_steps": "no train step was counted",
+            needs ["ranks"], when "no rank took a step, and no process was sampled", WORDS;
+        GateFewSteps "gate_few_steps": "too few steps to judge creep",
+            needs ["ranks_judged"], when "the condition is about creep, and no rank was judged", WORDS;
+        GateNoCapacity "gate_no_capacity": "the capacity is not known, so pressure cannot be judged",
+            needs ["pressure_ratio"], when "the condition is about pressure, and it is so of all ranks", WORDS;
+        GateNoPeak "gate_no_peak": "the peak of reserved memory of rank … is not known",
+            needs ["peak_reserved"], when "the condition is a budget, and no known peak is above it", WORDS;
+        GateOtherJob "gate_other_job": "the baseline has a world size of …, this run of …",
+            needs ["coverage"], when "the baseline is of another number of ranks or kind of memory", WORDS;
+        GateUnread "gate_unread": "… was not read",
+            needs [], when "the file of the baseline was not read", WORDS;
+        GateNothing "gate_nothing": "nothing was watched",
+            needs ["ranks"], when "the command has no run", WORDS;
+        GateCondition "gate_condition": "--fail-on …",
+            needs [], when "always: the condition that fails, or that growth passes", WORDS;
+    }
     Snapshot {
         SiteLeaks "site_leaks"(BytesPerStep): "LEAK … a step, at …",
             needs ["leak"], when "lines kept memory in nearly all of five steps or more", RATE;
@@ -370,7 +468,115 @@ claims! {
         AdviceSnapshot "advice_snapshot": "Look at the line named under Leak: …",
             needs ["leak", "oom"], when "always", WORDS;
     }
+    Snapshots {
+        DeviceGrowth "device_growth"(Bytes): "device …: … active, … reserved",
+            needs ["growth_bytes", "reserved_growth_bytes"], when "always, of each device", EXACT;
+        BlocksChanged "blocks_changed"(Count): "… new blocks, … gone",
+            needs ["new_blocks", "gone_blocks"], when "the files are not known to be of two processes", EXACT;
+        GrowthPerStep "growth_per_step"(BytesPerStep): "… a step, over … steps",
+            needs ["growth_bytes_per_step", "steps_between"], when "it is known how many steps begin between the files", EXACT;
+        DiffNoted "diff_noted": "(of each kind of note: snapshot-reference.md)",
+            needs ["notes"], when "the comparison shows what the note is about", WORDS;
+        BornLeak "born_leak"(Bytes): "LEAK … from state to state, at …",
+            needs ["births"], when "lines kept some of what they made between any two of five states or more", EXACT;
+        BornStays "born_stays": "Of what these lines made between … states, some of each time is still there.",
+            needs ["births"], when "the same", WORDS;
+        BornMayFill "born_may_fill"(Count): "A queue or cache of more than … blocks that is not full yet would look the same …",
+            needs ["births"], when "the same", EXACT;
+        BornNone "born_none": "No line goes on growing, as far as … states show it.",
+            needs ["births"], when "five states or more, and no line kept what it made", WORDS;
+        BornMay "born_may": "It is not known yet whether … will go on growing; no other line does, as far as … states show it.",
+            needs ["births"], when "the same, and a line may", WORDS;
+        BornUnknown "born_unknown": "Cannot be told: …",
+            needs ["births"], when "too few states, or they are of several processes, out of order, or without stacks", WORDS;
+        SameStates "same_states"(Count): "… of the files show the very state of another.",
+            needs ["births"], when "it is so", EXACT;
+        NoLineChanged "no_line_changed": "no line holds more or less",
+            needs ["sites"], when "the files are not equal, and no line differs", WORDS;
+        AdviceDiff "advice_diff": "Next: …",
+            needs ["sites", "births"], when "a device differs", WORDS;
+        RankUnread "rank_unread": "…: …",
+            needs ["ranks"], when "the file of a rank could not be read", WORDS;
+        RankStandsOut "rank_stands_out": "rank … stands out",
+            needs ["worst_rank", "stand_out"], when "three ranks or more were read, and one holds much more than the others in a line", WORDS;
+        NoOddRank "no_odd_rank": "No rank stands out in any line.",
+            needs ["stand_out"], when "three ranks or more were read, and none does", WORDS;
+        OddRankUnknown "odd_rank_unknown": "Cannot be told: three readable ranks are needed to say which is odd …",
+            needs ["ranks"], when "less than two ranks were read", WORDS;
+        RanksHoldTheSame "ranks_hold_the_same": "The two ranks hold the same: …",
+            needs ["differences", "category_differences"], when "two ranks were read, and no line or category differs", WORDS;
+        TwoRanksDiffer "two_ranks_differ": "Two ranks show what differs, not which of them is odd …",
+            needs ["differences", "category_differences"], when "two ranks were read, and they differ", WORDS;
+        NoCategoryChanged "no_category_changed": "no category holds more or less",
+            needs ["category_differences"], when "two ranks differ, and in no category", WORDS;
+        AdviceRanks "advice_ranks": "Next: `stepmem snapshot show` of that rank's file; …",
+            needs ["worst_rank"], when "a rank stands out", WORDS;
+    }
+    Events {
+        TraceHas "trace_has"(Count): "device …: … events, … steps marked by …",
+            needs ["events_in_trace"], when "always, of each device", EXACT;
+        FreesUnnamed "frees_unnamed": "Frees have no stacks in this file, so what freed a block is inferred …",
+            needs ["frees_have_stacks"], when "allocations have stacks, and frees have none", WORDS;
+        NoEvents "no_events": "No event matches.",
+            needs ["events", "lines_instead"], when "nothing is selected; of a line through which no stack passes with those that could be", WORDS;
+        EventsListed "events_listed"(Count): "… events: … allocated, … freed",
+            needs ["events"], when "events are listed", EXACT;
+        PhasePeak "phase_peak"(Bytes): "… active in … after event …, in step …",
+            needs ["peaks"], when "the same, for each phase of those that are selected", EXACT;
+        AddressesReused "addresses_reused"(Count): "… addresses used more than once",
+            needs ["chains"], when "the tensors of each address are asked for", EXACT;
+        AliveAt "alive_at"(Bytes): "alive …: … in … blocks",
+            needs ["alive"], when "what is alive at a moment is asked for", EXACT;
+    }
+    Series {
+        SourceRead "source_read"(Count): "… (…): … series",
+            needs ["sources"], when "always, of each source; with what was left out", EXACT;
+        SeriesTooShort "series_too_short"(Count): "Too short: … series. …",
+            needs ["series", "samples"], when "series end before a verdict", EXACT;
+        SeriesNoCapacity "series_no_capacity"(Count): "No capacity is known of … series: …",
+            needs ["capacity_bytes"], when "it is so", EXACT;
+        UnitGuessed "unit_guessed"(Count): "Nothing names the unit of … series: …",
+            needs ["is_unit_guessed"], when "figures were taken as bytes because of their size", EXACT;
+        ByTime "by_time": "Samples by time cannot show optimizer steps, …",
+            needs ["note"], when "always", WORDS;
+    }
+    Status {
+        ProcessMemoryUnknown "process_memory_unknown": "Device memory of a rank's process is unknown: NVML …",
+            needs ["process_used_state"], when "NVML does not give it, each reason once", WORDS;
+        NoDriver "no_driver": "No NVIDIA driver here: the memory of devices is not read.",
+            needs ["gpu"], when "NVML's library is missing", WORDS;
+        NvmlSilent "nvml_silent"(Seconds): "NVML does not answer (…); it last did … ago: …",
+            needs ["gpu"], when "a call of NVML fails", EXACT;
+        DeviceError "device_error": "Device … answers only with an error (…): what it holds is unknown.",
+            needs ["gpu"], when "it does, and no finding tells of it", WORDS;
+        GoneHolds "gone_holds"(Bytes): "… still holds … for process …, which no longer exists.",
+            needs ["devices"], when "a device lists a process that the kernel has not", EXACT;
+        NameShared "name_shared"(Count): "Two programs push under the name …; refused lately: …",
+            needs ["challengers"], when "processes were refused because of their run's name", EXACT;
+        NameTaken "name_taken": "… requested the name …, under which another program pushes.",
+            needs ["asked_for"], when "a run has another name than it asked for", WORDS;
+        AcknowledgedFor "acknowledged_for"(Seconds): "Acknowledged for … more: …",
+            needs ["acks"], when "an operator acknowledged a finding", EXACT;
+    }
 }
+
+/// Differences of two runs that count.
+const CHANGES: &[Claim] = &[
+    Claim::IssueNew,
+    Claim::IssueGone,
+    Claim::IssueChanged,
+    Claim::EndChanged,
+    Claim::LiveChanged,
+    Claim::PeakAllocatedChanged,
+    Claim::PeakReservedChanged,
+    Claim::HeadroomChanged,
+    Claim::HostHeadroomChanged,
+    Claim::RateChanged,
+    Claim::SkewChanged,
+    Claim::LostChanged,
+    Claim::OomsChanged,
+    Claim::NotComparable,
+];
 
 /// Statements that show a line that rises.
 const RISING: &[Claim] = &[
@@ -401,6 +607,12 @@ impl Claim {
             Self::ChangeRun => {
                 &[Self::LetRun, Self::Restarts, Self::RestartBuys, Self::StopRun]
             }
+            Self::NothingDiffers | Self::NothingJudgedDiffers | Self::NoData => CHANGES,
+            Self::MayStillCome => &[Self::IssueGone, Self::LineGone, Self::LineOther],
+            Self::GrowsLonger | Self::OldTooShort => &[Self::IssueNew],
+            Self::BornLeak => &[Self::BornNone, Self::BornMay, Self::BornUnknown],
+            Self::RankStandsOut => &[Self::NoOddRank, Self::OddRankUnknown],
+            Self::RanksHoldTheSame => &[Self::TwoRanksDiffer],
             Self::NothingLeft => &[Self::TimeLeft, Self::LeastTimeLeft],
             _ => &[],
         }
@@ -410,8 +622,8 @@ impl Claim {
 /// The claims as a page of documentation.
 pub fn document() -> String {
     let mut page = String::from(
-        "# What stepmem says\n\nGenerated from `crates/types/src/claims/table.rs`. Each sentence of a finding, of `stepmem explain` and of the \
-         card of a run is made of\nstatements, and each statement is one of these. `--json` has them beside the words, as `statements`: \
+        "# What stepmem says\n\nGenerated from `crates/types/src/claims/table.rs`. Each sentence of a finding, of the card of a run and of \
+         a command below is made of\nstatements, and each statement is one of these. `--json` has them beside the words, as `statements`: \
          `claim`, `words`, the figure\nas `value` with its `unit` and, where that is known, `lower` and `upper` of its 95 % interval, and \
          as `evidence` what it needs.\nA figure that is not known is absent. How often they are so: [truth.md](truth.md).\n",
     );

@@ -67,7 +67,7 @@ impl Telling {
         self.page.table(table);
     }
 
-    /// Returns what was said so far.
+    /// Returns the statements so far.
     pub fn said(&self) -> &[Statement] {
         &self.said
     }
@@ -77,7 +77,7 @@ impl Telling {
         self.page.into_text()
     }
 
-    /// Returns what was said.
+    /// Returns the statements.
     pub fn into_said(self) -> Vec<Statement> {
         self.said
     }

@@ -20,7 +20,7 @@ const CELL_MIN: usize = 16;
 #[derive(Debug, Default)]
 pub struct Page {
     text: String,
-    is_coloured: bool,
+    is_colored: bool,
     /// Columns of the reader's terminal; `None` where text goes elsewhere.
     columns: Option<usize>,
 }
@@ -44,7 +44,7 @@ impl Indent {
 /// Returns a line broken between words, for a terminal of so many columns. A longer word, such as
 /// a path, stays whole, and the sequence of a color takes no column.
 pub fn broken(line: &str, columns: usize) -> String {
-    let is_whole = |part: &str| width(&uncoloured(part)) <= columns;
+    let is_whole = |part: &str| width(&uncolored(part)) <= columns;
     let mut text = String::new();
     let mut rest = String::new();
     for word in line.split(' ') {
@@ -60,8 +60,8 @@ pub fn broken(line: &str, columns: usize) -> String {
     text + &rest
 }
 
-/// Returns a text without the sequences of [`Colour`].
-fn uncoloured(text: &str) -> String {
+/// Returns a text without the sequences of [`Color`].
+fn uncolored(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let first = parts.next().unwrap_or_default();
     let others = parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest));
@@ -69,10 +69,10 @@ fn uncoloured(text: &str) -> String {
 }
 
 impl Page {
-    /// Returns an empty page; where `is_coloured`, the colors of table cells are written as
+    /// Returns an empty page; where `is_colored`, the colors of table cells are written as
     /// ANSI sequences.
-    pub fn new(is_coloured: bool) -> Self {
-        Self { is_coloured, ..Self::default() }
+    pub fn new(is_colored: bool) -> Self {
+        Self { is_colored, ..Self::default() }
     }
 
     /// Fits the page to a terminal of so many columns; `None` leaves tables as wide as they
@@ -160,8 +160,8 @@ impl Page {
 
     /// Returns a cell's text, in its color where that is wanted.
     fn shown(&self, cell: &Cell) -> String {
-        match cell.colour.filter(|_| self.is_coloured && !cell.text.is_empty()) {
-            Some(colour) => colour.paint(&cell.text),
+        match cell.color.filter(|_| self.is_colored && !cell.text.is_empty()) {
+            Some(color) => color.paint(&cell.text),
             None => cell.text.clone(),
         }
     }
@@ -310,10 +310,10 @@ impl<'t> Fitted<'t> {
             return vec![first];
         };
         let mut parts = wrapped(&last.text, room.wide).into_iter();
-        let colour = last.colour;
+        let color = last.color;
         last.text = parts.next().unwrap_or_default();
         let blank = vec![Cell::default(); self.columns.len() - 1];
-        let further = parts.map(|text| [blank.clone(), vec![Cell { text, colour }]].concat());
+        let further = parts.map(|text| [blank.clone(), vec![Cell { text, color }]].concat());
         let further: Vec<Vec<Cell>> = further.collect();
         std::iter::once(first).chain(further).collect()
     }
@@ -348,7 +348,7 @@ enum Align {
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     text: String,
-    colour: Option<Colour>,
+    color: Option<Color>,
 }
 
 impl Cell {
@@ -366,14 +366,14 @@ impl Cell {
 
     /// Returns the same cell in a color.
     #[must_use]
-    pub fn in_colour(self, colour: Option<Colour>) -> Self {
-        Self { colour, ..self }
+    pub fn in_color(self, color: Option<Color>) -> Self {
+        Self { color, ..self }
     }
 }
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        Self { text: shortened(text, CELL_CHARS_MAX), colour: None }
+        Self { text: shortened(text, CELL_CHARS_MAX), color: None }
     }
 }
 
@@ -385,7 +385,7 @@ impl From<String> for Cell {
 
 /// A color of the terminal's own palette.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Colour {
+pub enum Color {
     /// Red, of what is critical.
     Red,
     /// Yellow, of warnings.
@@ -394,7 +394,7 @@ pub enum Colour {
     Cyan,
 }
 
-impl Colour {
+impl Color {
     /// Returns the text in this color.
     pub fn paint(self, text: &str) -> String {
         format!("{}{text}\u{1b}[39m", self.sequence())
@@ -425,7 +425,7 @@ fn pieces(word: &str, chars_max: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::page::{COLUMNS, Cell, Colour, Column, Indent, Page, Table};
+    use crate::format::page::{COLUMNS, Cell, Color, Column, Indent, Page, Table};
 
     #[test]
     fn paragraphs_break_between_words() {
@@ -501,16 +501,16 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_written_only_where_they_are_wanted() {
+    fn colors_are_written_only_where_they_are_wanted() {
         let table = || {
             let mut table = Table::new([Column::left(0, "A"), Column::left(1, "B")]);
-            let red = Cell::from("r").in_colour(Some(Colour::Red));
-            let empty = Cell::from("").in_colour(Some(Colour::Red));
+            let red = Cell::from("r").in_color(Some(Color::Red));
+            let empty = Cell::from("").in_color(Some(Color::Red));
             table.row([red, empty]);
             table
         };
-        let text = |is_coloured| {
-            let mut page = Page::new(is_coloured);
+        let text = |is_colored| {
+            let mut page = Page::new(is_colored);
             page.table(&table());
             page.into_text()
         };

@@ -164,12 +164,14 @@ pub fn least_time_left(seconds: f64) -> String {
 }
 
 /// Writes a time to OOM in seconds, for a cell (`3 h 20 min`, `< 1 s`). Where it is not known,
-/// writes the `least` (`≥ 3 h 20 min`).
+/// writes the `least` (`≥ 3 h 20 min`), which says nothing below a second.
 pub fn time_left_cell(seconds: Option<f64>, least: Option<f64>) -> Option<String> {
     match seconds {
         Some(seconds) if seconds < 1.0 => Some("< 1 s".to_owned()),
         Some(seconds) => Some(duration(seconds)),
-        None => least.map(|least| format!("≥ {}", duration(least))),
+        None => {
+            least.filter(|least| *least >= 1.0).map(|least| format!("≥ {}", duration(least)))
+        }
     }
 }
 
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!((time_left(1.0), cell(1.0)), ("about 1 s".into(), Some("1 s".into())));
         assert_eq!(
             (least_time_left(0.5), time_left_cell(None, Some(0.5))),
-            ("an unknown time, perhaps at once".into(), Some("≥ 0 s".into()))
+            ("an unknown time, perhaps at once".into(), None)
         );
         assert_eq!(
             (least_time_left(60.0), time_left_cell(None, Some(60.0))),

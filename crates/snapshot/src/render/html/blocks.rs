@@ -23,7 +23,7 @@ use crate::render::html::detail::Detail;
 use crate::render::words::{frame, name_of, phase};
 use crate::replay::Allocation;
 
-/// Above the number of every phase: a pair of phases makes one number.
+/// A base above the number of every phase: a pair of phases makes one number.
 const PHASE_BASE: u32 = 8;
 
 /// A device's blocks. Each column has an entry for each of them, in the order of their

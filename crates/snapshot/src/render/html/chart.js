@@ -1,6 +1,6 @@
 // Draws a stack of bands on a canvas: areas, steps, marks, the reserved memory, the cursor.
 
-import { colour } from "./colours.js";
+import { color } from "./colors.js";
 import { context } from "./dom.js";
 import { bytes, count, ticks } from "./format.js";
 
@@ -66,8 +66,8 @@ function mostOf(reserved, stack, view) {
 }
 
 function grid(ctx, plane) {
-  ctx.strokeStyle = colour("--line");
-  ctx.fillStyle = colour("--quiet");
+  ctx.strokeStyle = color("--line");
+  ctx.fillStyle = color("--quiet");
   ctx.textAlign = "right";
   ctx.textBaseline = "middle";
   for (const value of ticks(plane.most, 6)) {
@@ -100,13 +100,13 @@ function edge(ctx, plane, stack, values, isBackward) {
   }
 }
 
-function area(ctx, plane, { stack, colours, chosen }, band) {
+function area(ctx, plane, { stack, colors, chosen }, band) {
   ctx.beginPath();
   edge(ctx, plane, stack, stack.tops[band], false);
   edge(ctx, plane, stack, stack.tops[band - 1], true);
   ctx.closePath();
   ctx.globalAlpha = chosen === null || chosen === band ? 1 : 0.35;
-  ctx.fillStyle = colour(colours[band]);
+  ctx.fillStyle = color(colors[band]);
   ctx.fill();
   ctx.globalAlpha = 1;
 }
@@ -114,7 +114,7 @@ function area(ctx, plane, { stack, colours, chosen }, band) {
 function line(ctx, plane, stack, values) {
   ctx.beginPath();
   edge(ctx, plane, stack, values, false);
-  ctx.strokeStyle = colour("--text");
+  ctx.strokeStyle = color("--text");
   ctx.setLineDash([5, 4]);
   ctx.stroke();
   ctx.setLineDash([]);
@@ -129,17 +129,17 @@ function steps(ctx, plane, all) {
   seen.forEach(([event, number], idx) => {
     const x = Math.round(plane.x(event)) + 0.5;
     const isNamed = idx % every === 0;
-    ctx.strokeStyle = colour(isNamed ? "--quiet" : "--line");
+    ctx.strokeStyle = color(isNamed ? "--quiet" : "--line");
     ctx.beginPath();
     ctx.moveTo(x, plane.top + plane.height);
     ctx.lineTo(x, plane.top + plane.height + (isNamed ? 6 : 3));
     ctx.stroke();
-    ctx.fillStyle = colour("--quiet");
+    ctx.fillStyle = color("--quiet");
     if (isNamed && x + LABEL_WIDTH < plane.left + plane.width + RIGHT) ctx.fillText(`step ${count(number)}`, x + 2, plane.top + plane.height + 7);
   });
   if (seen.length === 0) {
     const y = plane.top + plane.height + 7;
-    ctx.fillStyle = colour("--quiet");
+    ctx.fillStyle = color("--quiet");
     ctx.fillText(`event ${count(Math.round(plane.view.from))}`, plane.left, y);
     ctx.textAlign = "right";
     ctx.fillText(`event ${count(Math.round(plane.view.to))}`, plane.left + plane.width, y);
@@ -149,7 +149,7 @@ function steps(ctx, plane, all) {
 function flag(ctx, plane, { event, text, tone }) {
   if (event < plane.view.from || event > plane.view.to) return;
   const x = Math.round(plane.x(event)) + 0.5;
-  ctx.strokeStyle = ctx.fillStyle = colour(tone);
+  ctx.strokeStyle = ctx.fillStyle = color(tone);
   ctx.beginPath();
   ctx.moveTo(x, plane.top - 4);
   ctx.lineTo(x, plane.top + plane.height);
@@ -165,11 +165,11 @@ export function drawCursor(canvas, plane, { cursor, isPinned, selection }) {
   const { ctx } = context(canvas);
   if (selection) {
     const [from, to] = selection.map((event) => plane.x(event));
-    ctx.fillStyle = colour("--selection");
+    ctx.fillStyle = color("--selection");
     ctx.fillRect(Math.min(from, to), plane.top, Math.abs(to - from), plane.height);
   }
   if (cursor === null || cursor < plane.view.from || cursor > plane.view.to) return;
-  ctx.strokeStyle = colour("--text");
+  ctx.strokeStyle = color("--text");
   ctx.lineWidth = isPinned ? 2 : 1;
   ctx.beginPath();
   ctx.moveTo(plane.x(cursor), plane.top);
@@ -190,10 +190,10 @@ export function drawOverview(canvas, { stack, view }) {
     ctx.lineTo(x(stack.states[sample + 1] ?? view.last), y);
   });
   ctx.lineTo(x(view.last), height);
-  ctx.fillStyle = colour("--rest");
+  ctx.fillStyle = color("--rest");
   ctx.fill();
-  ctx.fillStyle = colour("--selection");
+  ctx.fillStyle = color("--selection");
   ctx.fillRect(x(view.from), 0, Math.max(x(view.to) - x(view.from), 2), height);
-  ctx.strokeStyle = colour("--link");
+  ctx.strokeStyle = color("--link");
   ctx.strokeRect(x(view.from) + 0.5, 0.5, Math.max(x(view.to) - x(view.from) - 1, 2), height - 1);
 }

@@ -6,15 +6,16 @@ use std::convert::Infallible;
 
 use crate::analyze::births::Births;
 use crate::analyze::diff::{DeviceDiff, Diff, SiteDiff};
-use crate::analyze::ranks::{ComparedAt, RANKS_MIN, RankRow, Ranks, StandOut};
+use crate::analyze::ranks::{ComparedAt, RankRow, Ranks, StandOut};
 use crate::integer::{count, real, signed_real};
 use crate::render::born;
+use crate::render::compared;
 use crate::render::html::bars::{self, BarPiece};
 use crate::render::html::detail::Detail;
 use crate::render::html::document::{Sheet, fitted, left_out};
 use crate::render::html::escape::escaped;
 use crate::render::html::markup::{add, close, line_with, open, stack};
-use crate::render::words;
+use stepmem_types::claims::Claim;
 use stepmem_types::format::clean::shortened;
 use stepmem_types::format::units::{bytes, grouped, signed_bytes, whole_bytes};
 
@@ -79,11 +80,11 @@ fn device_diff(device: &DeviceDiff, detail: Detail) -> String {
 fn growth_verdict(html: &mut String, device: &DeviceDiff, detail: Detail) {
     let growth = signed_bytes(signed_real(device.growth_bytes));
     add(html, format_args!("<div class=\"verdict\"><h3>{growth} active</h3>"));
-    if let (Some(new), Some(gone)) = (device.new_blocks, device.gone_blocks) {
-        add(html, format_args!("<p>{} new blocks, {} gone.</p>", grouped(new), grouped(gone)));
+    if let Some(blocks) = compared::blocks(device) {
+        add(html, format_args!("<p>{}.</p>", blocks.words()));
     }
-    for note in &device.notes {
-        add(html, format_args!("<p>{}</p>", escaped(&note.text)));
+    for note in compared::notes(device) {
+        add(html, format_args!("<p>{}</p>", escaped(note.words())));
     }
     html.push_str("</div>\n");
     if let Some(births) = &device.births {
@@ -103,7 +104,8 @@ fn born(html: &mut String, births: &Births, detail: Detail) {
     let (class, title) = match leak {
         Some((rate, found)) => {
             let name = escaped(&found.site.name());
-            (" is-bad", format!("Leak: {} from state to state, at {name}", bytes(rate)))
+            let (rate, others) = (bytes(rate), born::and_others(births));
+            (" is-bad", format!("Leak: {rate} from state to state, at {name}{others}"))
         }
         None => ("", "Leak".to_owned()),
     };
@@ -112,7 +114,7 @@ fn born(html: &mut String, births: &Births, detail: Detail) {
         stack(html, &found.site.frames(detail.frames));
     }
     for text in born::texts(births) {
-        add(html, format_args!("<p>{}</p>", escaped(&text)));
+        add(html, format_args!("<p>{}</p>", escaped(text.words())));
     }
     html.push_str("</div>\n");
 }
@@ -251,8 +253,8 @@ fn rank_verdict(html: &mut String, ranks: &Ranks, detail: Detail) {
         stack(html, &first.site.frames(detail.frames));
         html.push_str("</div>\n");
     } else {
-        let is_known = ranks.ranks.len() - n_broken >= RANKS_MIN;
-        let text = words::no_odd_rank(is_known);
+        let verdict = compared::ranks_verdict(ranks);
+        let (text, is_known) = (verdict.words(), verdict.claim() == Claim::NoOddRank);
         let tone = if is_known { " is-good" } else { "" };
         add(
             html,

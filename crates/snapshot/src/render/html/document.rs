@@ -23,7 +23,7 @@ const STYLE: &str = include_str!("page.css");
 const MODULES: [&str; 11] = [
     include_str!("format.js"),
     include_str!("dom.js"),
-    include_str!("colours.js"),
+    include_str!("colors.js"),
     include_str!("view.js"),
     include_str!("stack.js"),
     include_str!("chart.js"),
@@ -124,7 +124,7 @@ pub(crate) fn left_out(n_devices: usize) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sheet<'a> {
     pub title: &'a str,
-    /// Below the title.
+    /// The text below the title.
     pub about: &'a str,
     /// The command that writes it.
     pub command: &'a str,

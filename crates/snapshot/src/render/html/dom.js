@@ -31,7 +31,7 @@ export function context(canvas) {
   return { ctx, width, height };
 }
 
-/** Calls `draw` now, and whenever the place, the size or the colours of `node` change. */
+/** Calls `draw` now, and whenever the place, the size or the colors of `node` change. */
 export function redraw(node, draw) {
   new ResizeObserver(draw).observe(node);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

@@ -149,7 +149,7 @@ export class Events {
     const entry = this.entries[place];
     const [block, event] = [entry >> 1, blocks.event(entry)];
     const step = this.timeline.stepAt(event);
-    const size = `${entry % 2 === 1 ? "−" : "+"}${bytes(blocks.table.requested[block])}`;
+    const size = `${entry % 2 === 1 ? "-" : "+"}${bytes(blocks.table.requested[block])}`;
     const line = [blocks.line(block), blocks.note(block)].filter(Boolean).join("; ");
     const cells = [count(event), step === null ? "" : count(step), blocks.phase(entry), size, bytes(blocks.active[entry]), blocks.category(block), line];
     const row = element("div", "row", ...cells.map((cell) => element("span", "", cell)));
@@ -183,7 +183,7 @@ export class Events {
       ...(freed === null
         ? [element("h5", "", `Not freed: ${blocks.ending(block)}`)]
         : this.stack(`Freed: ${moment(freed, "")}, ${blocks.ending(block)}`, blocks.table.free_stack[block])),
-      ...this.neighbours(block),
+      ...this.neighbors(block),
     );
   }
 
@@ -193,7 +193,7 @@ export class Events {
     return [element("h5", "", title), below];
   }
 
-  neighbours(block) {
+  neighbors(block) {
     const to = (text, other) => button(`${text} ${this.blocks.line(other)}`, "Show that block", () => this.toBlock(other));
     const [earlier, later] = [this.blocks.earlier(block), this.blocks.next[block]];
     const links = [];

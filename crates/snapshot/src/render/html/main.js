@@ -1,6 +1,6 @@
 // Draws the pictures of every device from the data in the page. The tables stand in the page itself.
 
-import { paint } from "./colours.js";
+import { paint } from "./colors.js";
 import { Events } from "./events.js";
 import { Segments } from "./segments.js";
 import { Timeline } from "./timeline.js";
@@ -11,8 +11,8 @@ const timelines = new Map();
 for (const picture of JSON.parse(document.getElementById("data").textContent)) {
   const { device } = picture;
   if (place("timeline", device)) timelines.set(device, new Timeline(place("timeline", device), picture));
-  const colours = paint(picture.lines);
-  const shades = new Map(picture.lines.map(({ name }, idx) => [name, colours[idx]]));
+  const colors = paint(picture.lines);
+  const shades = new Map(picture.lines.map(({ name }, idx) => [name, colors[idx]]));
   if (place("segments", device)) new Segments(place("segments", device), picture.maps, shades);
 }
 

@@ -239,7 +239,7 @@ mod tests {
     use crate::render::html::map::{LIVE, MIXED, MapSpan, STRANDED, joined_small};
 
     #[test]
-    fn small_neighbours_are_joined_and_no_byte_is_lost() {
+    fn small_neighbors_are_joined_and_no_byte_is_lost() {
         let spans =
             [(10, LIVE), (1, LIVE), (1, STRANDED), (1, LIVE), (10, STRANDED), (1, LIVE)];
         let spans = spans.map(|(size, kind)| MapSpan(size, kind, -1, 1, size, 0));

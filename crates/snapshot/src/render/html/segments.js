@@ -1,6 +1,6 @@
 // The segment map: reserved memory laid out to scale, line below line, with the free bytes that live blocks strand.
 
-import { colour } from "./colours.js";
+import { color } from "./colors.js";
 import { button, context, element, redraw, styled } from "./dom.js";
 import { bytes, count } from "./format.js";
 
@@ -36,7 +36,7 @@ function hatch(ctx) {
 }
 
 export class Segments {
-  /** `shades`: the colour of each band of the timeline, by the name of its line. */
+  /** `shades`: the color of each band of the timeline, by the name of its line. */
   constructor(place, maps, shades) {
     Object.assign(this, { place, maps, shades, chosen: null });
     this.switches = maps.map((map, idx) => button(map.moment, `The segments ${map.moment}`, () => this.show(idx)));
@@ -114,7 +114,7 @@ export class Segments {
 
   drawSpan({ ctx, stranded }, [, kind, site, , , isFirst], idx) {
     const shade = kind === LIVE ? this.shades.get(this.map.sites[site]) : KINDS[kind][1];
-    const fill = kind === STRANDED ? stranded : colour(shade ?? "--rest");
+    const fill = kind === STRANDED ? stranded : color(shade ?? "--rest");
     this.boxes[idx].forEach(({ x, y, width }, part) => {
       const gap = width > 3 ? 0.5 : 0;
       ctx.fillStyle = fill;

@@ -1,7 +1,7 @@
 // The timeline of a device: what is held from event to event, with zoom, a cursor and the stack of a band.
 
 import { draw, drawCursor, drawOverview } from "./chart.js";
-import { colour, paint } from "./colours.js";
+import { color, paint } from "./colors.js";
 import { button, element, redraw } from "./dom.js";
 import { bytes, count, elapsed, share } from "./format.js";
 import { Stack } from "./stack.js";
@@ -26,7 +26,7 @@ export class Timeline {
 
   build() {
     const by = (name, text) => {
-      const node = button(text, `Colour by ${text}`, () => this.show(name));
+      const node = button(text, `Color by ${text}`, () => this.show(name));
       node.dataset.by = name;
       return node;
     };
@@ -85,7 +85,7 @@ export class Timeline {
     this.by = by;
     this.bands = this.picture[by];
     this.stack = new Stack(this.picture.states, this.bands, this.picture.unit);
-    this.colours = paint(this.bands);
+    this.colors = paint(this.bands);
     this.chosen = null;
     for (const node of this.switches) node.setAttribute("aria-pressed", String(node.dataset.by === by));
     this.rows = this.bands.map((band, idx) => this.legendRow(band, idx));
@@ -229,8 +229,8 @@ export class Timeline {
 
   draw() {
     if (!this.canvas.isConnected || !this.canvas.clientWidth) return;
-    const { stack, view, reserved, colours, chosen, marks } = this;
-    this.plane = draw(this.canvas, { stack, view, reserved, colours, chosen, marks, steps: this.picture.steps });
+    const { stack, view, reserved, colors, chosen, marks } = this;
+    this.plane = draw(this.canvas, { stack, view, reserved, colors, chosen, marks, steps: this.picture.steps });
     drawOverview(this.overview, this);
     this.range.textContent = `events ${count(Math.round(view.from))} to ${count(Math.round(view.to))}`;
     this.drawOver();
@@ -259,7 +259,7 @@ export class Timeline {
       element("span", "quiet", ` ${parts.join(" · ")}${this.isPinned ? " · pinned" : ""}`),
     );
     this.rows.forEach(({ choose, swatch, held }, idx) => {
-      swatch.style.background = colour(this.colours[idx]);
+      swatch.style.background = color(this.colors[idx]);
       held.textContent = bytes(stack.held(idx, sample));
       choose.setAttribute("aria-pressed", String(this.chosen === idx));
       choose.classList.toggle("is-named", named === idx);

@@ -92,9 +92,12 @@ fn is_ours(name: &str) -> bool {
 fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
     let is_close = |distance: usize| distance <= SLIPS_MAX && name.len() > PREFIX.len();
     let upper = name.to_ascii_uppercase();
-    let distances = known.iter().map(|known| (strsim::osa_distance(&upper, known), known));
-    let (distance, closest) = distances.min()?;
-    if is_close(distance) {
+    // A pod has hundreds of variables. Each slip changes the length by one letter at most.
+    let n_letters = upper.chars().count();
+    let alike = known.iter().filter(|known| known.len().abs_diff(n_letters) <= SLIPS_MAX);
+    let distances = alike.map(|known| (strsim::osa_distance(&upper, known), known));
+    let closest = distances.min().filter(|(distance, _)| is_close(*distance));
+    if let Some((_, closest)) = closest {
         return Some(closest.as_str());
     }
     let words = upper.strip_prefix(PREFIX)?.split('_').collect::<Vec<_>>();
@@ -114,7 +117,7 @@ fn has_word(known: &str, word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::misspelt::sentences;
+    use crate::config::misspelled::sentences;
 
     #[test]
     fn slip_is_named_with_what_was_meant() {

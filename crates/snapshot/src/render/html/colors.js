@@ -1,11 +1,11 @@
-// The colours of bands: leaking lines are warm, lines without a stack grey, the others take turns.
+// The colors of bands: leaking lines are warm, lines without a stack gray, the others take turns.
 
 import { styled } from "./dom.js";
 
 const N_HUES = 10;
 const N_WARM = 3;
 
-/** Gives every band the name of its colour. */
+/** Gives every band the name of its color. */
 export function paint(bands) {
   let [n_warm, n_others] = [0, 0];
   return bands.map(({ kind }) => {
@@ -17,4 +17,4 @@ export function paint(bands) {
   });
 }
 
-export const colour = (name) => styled(name);
+export const color = (name) => styled(name);
