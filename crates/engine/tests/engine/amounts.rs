@@ -7,7 +7,7 @@ use stepmem_types::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, Pr
 use stepmem_types::ids::GpuUuid;
 use stepmem_types::units::Bytes;
 
-use crate::rig::{GIB, Given, MIB, record};
+use crate::rig::{GIB, Given, MIB, float, record};
 
 const INFO: Option<Severity> = Some(Severity::Info);
 const WARNING: Option<Severity> = Some(Severity::Warning);
@@ -285,4 +285,24 @@ fn device_in_use_is_under_pressure_by_its_own_reading() {
         given.severity(DiagnosisKind::HighPressure)
     };
     assert_eq!((device(75_367), device(75_366)), (WARNING, None));
+}
+
+/// The severity of growth outside the allocator by 4 MiB a second, which fills the device so many
+/// seconds later.
+fn outside(seconds_left: u64) -> Option<Severity> {
+    const READINGS: u64 = 100;
+    let mut given = Given::new();
+    for step in 1..=READINGS {
+        let used = 31 * GIB + step * 40 * MIB;
+        let total = 31 * GIB + (READINGS * 40 + seconds_left * 4) * MIB;
+        let fields = json!({"reserved_bytes": 30 * GIB, "process_used_bytes": used,
+            "free_bytes": total - used, "total_bytes": total});
+        given.push(10.0 * float(step), &[record(step, &fields)]);
+    }
+    given.severity(DiagnosisKind::OutsideAllocator)
+}
+
+#[test]
+fn growth_outside_the_allocator_is_told_where_it_fills_the_device_within_an_hour() {
+    assert_eq!((outside(3_590), outside(3_610)), (INFO, None));
 }

@@ -135,3 +135,26 @@ fn run_ends_before_memory_that_grows_by_time_if_its_steps_may_take_half_as_long_
     };
     assert_eq!((first(1.53), first(1.47)), (json!("run"), json!("open")));
 }
+
+#[test]
+fn growth_that_went_on_is_no_more_than_a_warning_for_an_hour_on_memory_that_is_full() {
+    let mut given = Given::new();
+    let mut turns = Vec::new();
+    for step in 1..=1_000_u64 {
+        let kept = step.min(300) + step.saturating_sub(350);
+        let live = 70 * GIB + 4 * MIB * kept;
+        let own = json!({"allocated_bytes": live, "peak_allocated_bytes": live + 4 * GIB,
+            "reserved_bytes": live + 4 * GIB});
+        let seconds = 20.0 * float(step);
+        given.push(seconds, &[record(step, &own)]);
+        let severity = given.severity(DiagnosisKind::CreepConfirmed);
+        if turns.last().is_none_or(|(_, before)| *before != severity) {
+            turns.push((seconds, severity));
+        }
+    }
+    let [.., (_, Some(Severity::Info)), (resumed, Some(Severity::Warning)), last] = turns[..]
+    else {
+        panic!("{turns:?}")
+    };
+    assert_eq!(last, (resumed + 3600.0, Some(Severity::Critical)));
+}

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use stepmem_engine::status::FindingStatus;
 use stepmem_engine::wire::decode_holders;
-use stepmem_engine::{DiagnosisKind, Event, HoldersReport};
+use stepmem_engine::{DiagnosisKind, EngineConfig, Event, HoldersReport};
 
 use crate::rig::{GIB, Given, MIB, float, noise, record};
 
@@ -164,7 +164,10 @@ fn host_memory_that_grows_three_tenths_faster_than_its_holder_is_still_that_hold
 
 /// What is said of a holder that gains this share of the leak, and the first thing to check.
 fn said(share: f64, holder: &Value, fields: &Value) -> String {
-    let mut given = leak("GPU-0");
+    said_of(leak("GPU-0"), share, holder, fields)
+}
+
+fn said_of(mut given: Given, share: f64, holder: &Value, fields: &Value) -> String {
     let slope = evidence(&given)["slope_bytes_per_step"].as_f64().unwrap();
     let mut own = json!({"bytes_per_step": share * slope});
     own.as_object_mut().unwrap().extend(holder.as_object().unwrap().clone());
@@ -194,6 +197,24 @@ fn holder_of_less_than_three_items_in_four_steps_gets_them_not_at_every_step() {
 }
 
 #[test]
+fn holder_that_gets_an_item_with_each_evaluation_gets_it_there() {
+    let is_there = |per_evaluation: f64| {
+        let mut given = Given::new();
+        for step in 1..=STEPS {
+            let marks = if step % 20 == 0 { json!(["eval"]) } else { json!([]) };
+            let live = 20 * GIB + LEAK * step + noise(0, step, MIB);
+            let own = json!({"allocated_bytes": live, "instance": INSTANCE, "marks": marks});
+            given.push(SECONDS_PER_STEP * float(step), &[record(step, &own)]);
+        }
+        let steps = evidence(&given)["steps_per_event"].as_f64().unwrap();
+        let added = json!({"added_per_step": per_evaluation / steps});
+        said_of(given, 1.0, &added, &json!({})).contains("at evaluations")
+    };
+    assert_eq!((is_there(0.401), is_there(0.399)), (true, false));
+    assert_eq!((is_there(1.249), is_there(1.251)), (true, false));
+}
+
+#[test]
 fn memory_that_was_freed_and_stays_with_glibc_is_told_from_64_kib_a_step_on() {
     let is_told = |free: u64| {
         let at = json!({"kind": "allocating line", "file": "train.py", "line": 9});
@@ -214,4 +235,51 @@ fn bound_is_known_for_two_searches_of_ten_minutes() {
         evidence(&given)["filling"].get("doubt").cloned().unwrap_or_default()
     };
     assert_eq!((after(1200.0), after(1200.1)), (NONE, doubt("outdated")));
+}
+
+#[test]
+fn bound_may_be_reached_later_than_reported_by_a_fiftieth() {
+    let after = |steps: u64| {
+        let mut given = leak("GPU-0");
+        Holder { left: 200, ..Holder::of_growth(&given) }.report(&mut given);
+        for step in STEPS + 1..=STEPS + steps {
+            let own = json!({"allocated_bytes": 20 * GIB + LEAK * step, "instance": INSTANCE});
+            given.push(END + float(step - STEPS), &[record(step, &own)]);
+        }
+        evidence(&given)["filling"].get("doubt").cloned().unwrap_or_default()
+    };
+    // Growth is seen two steps after the 4 that it may be late.
+    assert_eq!((after(206), after(207)), (NONE, doubt("past_its_end")));
+}
+
+#[test]
+fn thirty_two_ranks_of_a_run_are_asked_within_ten_minutes_once_one_has_a_bound() {
+    let config = EngineConfig { heap_scans_on_creep: true, ..EngineConfig::default() };
+    let mut given = Given::with(config);
+    let mut asked = Vec::new();
+    for step in 1..=500 {
+        let of = |rank: u64| {
+            record(
+                step,
+                &json!({"rank": rank, "device": format!("GPU-{rank}"),
+                "allocated_bytes": 4 * GIB + 100 * MIB * step}),
+            )
+        };
+        let records: Vec<Value> = (0..34).map(of).collect();
+        for request in given.push(float(step), &records).receipt.requests {
+            let rank = request.rank.rank.get();
+            asked.push(rank);
+            let holder = json!({"name": "`buffer`", "kind": "deque", "tensors": 100, "bytes": GIB,
+                "tensors_per_step": 1, "bytes_per_step": 100 * MIB, "items": step,
+                "items_max": 2 * step, "items_per_step": 1});
+            let report = json!({"run": "job", "rank": rank, "id": request.id,
+                "outcome": "named", "holders": [holder]});
+            let report = decode_holders(report.to_string().as_bytes()).unwrap();
+            let report = HoldersReport { is_known: true, ..report };
+            given.at(float(step), &Event::HoldersReport(report)).unwrap();
+        }
+    }
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!(asked.len(), 32);
 }

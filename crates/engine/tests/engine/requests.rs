@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use stepmem_engine::acks::Ack;
 use stepmem_engine::wire::{Layout, decode_steps};
-use stepmem_engine::{DiagnosisKind, Event, Refusal, RequestKind, Severity};
+use stepmem_engine::{
+    DiagnosisKind, Event, Handled, RankRequest, Refusal, RequestKind, Severity,
+};
 use stepmem_types::ids::{Rank, RankId, Run, SubjectId};
 
 use crate::rig::{GIB, Given, MIB, float, noise, record, steps};
@@ -131,32 +133,42 @@ fn run_that_ends_before_its_memory_is_not_asked() {
 }
 
 /// The bytes left for each byte of MEMORY CREEP, before and when it made an ask.
-fn left_ratios<L: Fn(u64, u64) -> u64>(job: &Job<L>, steps: Range<u64>) -> (f64, f64) {
+fn left_ratios<L: Fn(u64, u64) -> u64>(job: &Job<L>, steps: Range<u64>) -> [f64; 2] {
+    let mut ratios = left_ratios_of(DiagnosisKind::CreepConfirmed, steps, |given, step| {
+        !job.asks(given, step..step + 1, &able()).is_empty()
+    });
+    // The ask is in the answer to the step after the one that was judged.
+    ratios.pop();
+    *ratios.last_chunk().unwrap()
+}
+
+/// The bytes left for each byte of growth of a kind after each step, until the answer to one has
+/// an ask.
+fn left_ratios_of(
+    kind: DiagnosisKind,
+    steps: Range<u64>,
+    mut is_asked: impl FnMut(&mut Given, u64) -> bool,
+) -> Vec<f64> {
     let mut given = Given::new();
     let mut ratios = Vec::new();
     for step in steps {
-        let is_asked = !job.asks(&mut given, step..step + 1, &able()).is_empty();
-        let found = given.finding(DiagnosisKind::CreepConfirmed);
-        ratios.extend(found.map(|finding| {
+        let is_last = is_asked(&mut given, step);
+        ratios.extend(given.finding(kind).and_then(|finding| {
             let evidence = serde_json::to_value(finding.evidence).unwrap();
-            let figure = |key: &str| evidence[key].as_f64().unwrap();
-            figure("headroom_bytes") / figure("growth_bytes")
+            Some(evidence["headroom_bytes"].as_f64()? / evidence["growth_bytes"].as_f64()?)
         }));
-        if is_asked {
+        if is_last {
             break;
         }
     }
-    // The ask is in the answer to the step after the one that was judged.
-    let mut newest = ratios.into_iter().rev().skip(1);
-    let judged = newest.next().unwrap();
-    (newest.next().unwrap(), judged)
+    ratios
 }
 
 #[test]
 fn fast_growth_is_asked_once_a_third_of_what_was_left_is_used() {
     let live = |_, step: u64| BASE + step * 3 * LEAK;
     let job = Job { n_ranks: 1, seconds_per_step: 1.0, live, beyond: 0 };
-    let (before, judged) = left_ratios(&job, 1..400);
+    let [before, judged] = left_ratios(&job, 1..400);
     assert!(before > 2.0 && judged <= 2.0, "{before} {judged}");
 }
 
@@ -165,7 +177,7 @@ fn critical_growth_of_memory_that_is_nearly_full_is_asked_once_a_ninth_of_what_w
  {
     let live = |_, step: u64| BASE + step * LEAK / 64;
     let job = Job { n_ranks: 1, seconds_per_step: 0.1, live, beyond: CAPACITY / 1000 * 762 };
-    let (before, judged) = left_ratios(&job, 1..3_000);
+    let [before, judged] = left_ratios(&job, 1..3_000);
     assert!(before > 8.0 && before < 8.1 && judged <= 8.0, "{before} {judged}");
 }
 
@@ -183,6 +195,57 @@ fn growth_of_memory_that_is_nearly_full_is_asked_however_long_it_may_last() {
     };
     assert!(!asked_with(CAPACITY / 2));
     assert!(asked_with(CAPACITY / 10 * 7));
+}
+
+fn asks_to_checkpoint(handled: &Handled) -> usize {
+    let is_ask = |of: &&RankRequest| matches!(of.kind, RequestKind::Checkpoint(_));
+    handled.receipt.requests.iter().filter(is_ask).count()
+}
+
+/// Whether growth by 512 MiB at each of three evaluations is asked on a device of so many MiB, and
+/// the bytes left for each byte of it.
+fn asked_of_rising(capacity_mib: u64) -> (bool, f64) {
+    let mut given = Given::new();
+    let mut is_asked = false;
+    for step in 1..=116_u64 {
+        let live = 20 * GIB + 512 * MIB * (step / 20).saturating_sub(2) + noise(0, step, MIB);
+        let marks = if step % 20 == 0 { json!(["eval"]) } else { json!([]) };
+        let of = record(
+            step,
+            &json!({"total_bytes": capacity_mib * MIB, "device": null, "allocated_bytes": live,
+                "peak_allocated_bytes": live + GIB, "reserved_bytes": live + GIB,
+                "marks": marks, "on_deadline": "checkpoint"}),
+        );
+        is_asked |= asks_to_checkpoint(&given.push(60.0 * float(step), &[of])) > 0;
+    }
+    let evidence = given.finding(DiagnosisKind::CreepEarly).unwrap().evidence;
+    let evidence = serde_json::to_value(evidence).unwrap();
+    let figure = |key: &str| evidence[key].as_f64().unwrap();
+    (is_asked, figure("headroom_bytes") / figure("growth_bytes"))
+}
+
+#[test]
+fn growth_that_may_be_no_leak_is_asked_once_two_thirds_of_what_was_left_are_used() {
+    let (is_asked, left_ratio) = asked_of_rising(23_825);
+    assert!(is_asked && left_ratio > 0.49 && left_ratio < 0.5, "{is_asked} {left_ratio}");
+    let (is_asked, left_ratio) = asked_of_rising(23_840);
+    assert!(!is_asked && left_ratio > 0.5 && left_ratio < 0.51, "{is_asked} {left_ratio}");
+}
+
+#[test]
+fn growth_of_cache_where_memory_is_nearly_full_is_asked_once_half_of_what_was_left_is_used() {
+    let ratios = left_ratios_of(DiagnosisKind::Fragmentation, 1..400, |given, step| {
+        let live = if step < 30 { GIB } else { 22 * GIB } + noise(0, step, MIB);
+        let of = record(
+            step,
+            &json!({"total_bytes": 23_700 * MIB, "device": null, "allocated_bytes": live,
+                    "peak_allocated_bytes": live, "on_deadline": "checkpoint",
+                    "reserved_bytes": 22 * GIB + 64 * MIB + 2 * MIB * step}),
+        );
+        asks_to_checkpoint(&given.push(60.0 * float(step), &[of])) > 0
+    });
+    let [before, judged] = *ratios.last_chunk().unwrap();
+    assert!(before > 1.0 && before < 1.05 && judged <= 1.0, "{before} {judged}");
 }
 
 /// The ranks that uneven stairs of so many pages ask on a device of which next to nothing is left.
