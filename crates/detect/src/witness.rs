@@ -102,9 +102,9 @@ impl Witness {
         if self.held.is_some() {
             self.advance(&grown.block, series.sampled(around), around.config);
         }
-        let windows = (0..grown.n_levels).filter_map(|idx| Some((idx, series.window(idx)?)));
-        let shown = windows.filter_map(|(level_idx, window)| {
+        let shown = (0..grown.n_levels).filter_map(|level_idx| {
             let by = ShownBy::Window(level_idx);
+            let window = self.asks(by).then(|| series.window(level_idx))??;
             let kept = self.judge(&window, by, around)?;
             let shown = kept.shown(&window, around).filter(|_| series.tracker.asks_number())?;
             Tracked::of(&shown, by, &window, around)
@@ -115,7 +115,7 @@ impl Witness {
     /// Judges the newest intervals between event markers: the fewest that keep blocks.
     pub(super) fn judge_between(&mut self, intervals: &Intervals, around: &Surroundings<'_>) {
         let fewest = around.config.intervals_min;
-        let row = intervals.row();
+        let row = intervals.row().filter(|_| self.asks(ShownBy::Intervals));
         row.iter().flat_map(|row| windows(row, fewest)).any(|newest| {
             let window = Window { creeping_min: Some(fewest), ..newest };
             self.judge(&window, ShownBy::Intervals, around).is_some()
@@ -137,6 +137,12 @@ impl Witness {
         }
     }
 
+    /// Returns whether a window can change anything: none does that is shorter than the one that
+    /// shows it.
+    fn asks(&self, by: ShownBy) -> bool {
+        self.held.as_ref().is_none_or(|held| by >= held.shown_by)
+    }
+
     /// Judges a window by the number of its live blocks; returns what it keeps.
     fn judge(
         &mut self,
@@ -144,9 +150,6 @@ impl Witness {
         by: ShownBy,
         around: &Surroundings<'_>,
     ) -> Option<Kept> {
-        if self.held.as_ref().is_some_and(|held| by < held.shown_by) {
-            return None;
-        }
         let kept = Kept::of(window, around)?;
         match self.held.as_deref_mut() {
             None => self.held = Held::of(&kept, window, by).map(Box::new),
