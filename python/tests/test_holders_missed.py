@@ -251,7 +251,7 @@ def test_holder_is_reached_and_has_a_line_of_the_program(what, answer):
     assert holder["bytes_per_step"] == pytest.approx(100_000, rel=0.1)
 
 
-@pytest.mark.parametrize("n_objects", [60, 150, 300])
+@pytest.mark.parametrize("n_objects", [30, 60, 150, 300])
 def test_chain_that_is_followed_over_many_steps_has_the_rate_of_its_memory(answer, n_objects):
     """Each slice follows that many objects, and at the next one the chain has a newer link in front."""
     program, (name, _) = REACHED["exceptions that are each other's cause"]

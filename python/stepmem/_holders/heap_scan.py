@@ -243,23 +243,31 @@ class HeapScan:
             family = now.families[parent] = {id(each): each for each in now.children(held, kind, size)}
         if self.ids[node] not in family and parent not in now.extended:
             now.extended.add(parent)
-            self._add_behind_new(family, now)
+            self._add_behind_new(family, self.type_ids[node], now)
         thing = family.get(self.ids[node])
         return thing if id(type(thing)) == self.type_ids[node] else None
 
-    def _add_behind_new(self, family: Dict[int, Any], now: Slice) -> None:
-        """Adds to the objects below one what new ones among them lead to: a chain's newest link takes the place of the one before."""
-        new = [each for each in family.values() if id(each) not in self.seen]
-        for thing in new:
+    def _add_behind_new(self, family: Dict[int, Any], type_id: int, now: Slice) -> None:
+        """Adds to the objects below one what new ones among them lead to, those of a type first: a chain's newest link takes the place of
+        the one before, and each link may have more beneath it."""
+        links: Deque[Any] = deque()
+        others: Deque[Any] = deque()
+        for each in family.values():
+            if id(each) not in self.seen:
+                (links if id(type(each)) == type_id else others).append(each)
+        n_followed = 0
+        while (links or others) and n_followed < NEW_LINKS_MAX:
+            thing = (links or others).popleft()
+            n_followed += 1
             kind = now.heap.kind(type(thing))
             if kind in (LEAF, BUFFER, CLASS, TENSOR):
                 continue
             for child in now.children(thing, kind, now.heap.size(thing, kind) if kind in SIZED else 0):
                 if id(child) not in family:
                     family[id(child)] = child
-                    if id(child) not in self.seen and len(new) < NEW_LINKS_MAX:
-                        new.append(child)
-        self._n_probed += len(new)
+                    if id(child) not in self.seen:
+                        (links if id(type(child)) == type_id else others).append(child)
+        self._n_probed += n_followed
 
     def _expand(self, node: int, thing: Any, now: Slice) -> int:
         """Adds the objects to which one refers, and compares it with the scan before. Returns their number."""
