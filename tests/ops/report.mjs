@@ -50,9 +50,8 @@ const checks = {
   async "another rank has its story, too, and a link to it keeps its meaning"(reader) {
     await reader.open();
     await reader.page.locator("#story-next").click();
-    await reader.page.locator("#story-head", { hasText: /^Rank \d+$/ }).waitFor();
+    await reader.page.locator("#story-head", { hasText: new RegExp(`^Rank (?!${rank}$)\\d+$`) }).waitFor();
     const head = await reader.page.locator("#story-head").innerText();
-    assert.notEqual(head, `Rank ${rank}`);
     await reader.page.reload();
     await reader.page.locator("#story-head", { hasText: head }).waitFor();
     await reader.page.locator("#story-chart canvas").waitFor();
