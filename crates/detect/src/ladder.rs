@@ -38,7 +38,7 @@ pub(super) struct Counted {
 }
 
 /// Blocks in a row that are judged, with the highest minima of the incarnation before them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window<'a> {
     /// The blocks, the oldest first, at most [`BLOCKS_MAX`].
     pub(super) blocks: &'a [Block],
@@ -68,7 +68,7 @@ impl<'a> Window<'a> {
 }
 
 /// The highest minima of an incarnation before some blocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     pub(super) bytes: Option<f64>,
     pub(super) live_blocks: Option<f64>,
@@ -158,23 +158,11 @@ impl Row {
             live_blocks: numbers.reduce(f32::max).map(f64::from),
             warmup_bytes: None,
         };
-        Some(Window {
-            blocks,
-            live_blocks,
-            before,
-            creeping_min: None,
-            samples_per_block: None,
-            pages_within: None,
-        })
+        Some(Window { blocks, live_blocks, before, ..Window::default() })
     }
 
     /// Adds the next block.
     pub(super) fn push(&mut self, next: Counted) {
-        let is_counted = !self.live_blocks.is_empty() || next.live_blocks.is_some();
-        if is_counted {
-            self.live_blocks.reserve_exact(ROW_CAPACITY.saturating_sub(self.live_blocks.len()));
-            self.live_blocks.resize(self.blocks.len(), None);
-        }
         if let Some(n_before) = self.blocks.len().checked_sub(BLOCKS_MAX)
             && let Some(oldest) = self.blocks.get(n_before)
         {
@@ -187,11 +175,13 @@ impl Row {
             self.blocks.drain(..self.blocks.len() - BLOCKS_MAX);
             self.live_blocks.drain(..self.live_blocks.len().saturating_sub(BLOCKS_MAX));
         }
-        self.blocks.reserve_exact(ROW_CAPACITY - self.blocks.len());
-        self.blocks.push(next.block);
-        if is_counted {
+        if !self.live_blocks.is_empty() || next.live_blocks.is_some() {
+            self.live_blocks.reserve_exact(ROW_CAPACITY.saturating_sub(self.live_blocks.len()));
+            self.live_blocks.resize(self.blocks.len(), None);
             self.live_blocks.push(next.live_blocks);
         }
+        self.blocks.reserve_exact(ROW_CAPACITY - self.blocks.len());
+        self.blocks.push(next.block);
     }
 }
 
@@ -215,6 +205,12 @@ impl Level {
     /// Returns its blocks, the oldest first.
     pub(super) fn blocks(&self) -> &[Block] {
         self.row.blocks()
+    }
+
+    /// Returns whether its newest block is less than so many bytes above its oldest.
+    pub(super) fn gained_less(&self, bytes: f64) -> bool {
+        let ends = self.blocks().first().zip(self.blocks().last());
+        ends.is_some_and(|(first, last)| last.minimum - first.minimum < bytes)
     }
 
     /// Returns the number of live blocks of each; empty where none is known.

@@ -163,7 +163,11 @@ impl Series {
 
     fn judge_level(&mut self, level_idx: usize, around: &Surroundings<'_>) {
         let by = ShownBy::Window(level_idx);
-        if !self.tracker.asks(by) {
+        let least = around.config.suspected_ratio * around.config.growth_min;
+        let level = self.ladder.levels().get(level_idx);
+        let is_flat =
+            self.tracker.ended().is_none() && level.is_some_and(|of| of.gained_less(least));
+        if is_flat || !self.tracker.asks(by) {
             return;
         }
         let Some(window) = self.window(level_idx) else { return };
