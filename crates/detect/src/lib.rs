@@ -1,5 +1,5 @@
-//! Trends in a series of memory figures: whether it grows, how fast, since when, how surely, and
-//! how long until the end. What grows, and what that is called, is decided elsewhere; so is what a
+//! Trends in a series of memory figures: whether it grows, since when and how surely; with
+//! `stepmem_forecast` how fast, and how long until the end. What grows, and what that is called, is decided elsewhere; so is what a
 //! restart is.
 //!
 //! ```

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::EngineConfig;
 use crate::containers::{ContainerTable, FULL_RATIO, Members, ReadingTime};
 use crate::devices::{DeviceTable, device_view, view_at_record};
-use crate::diagnosis::input::{DiagnosisInput, RunInput};
+use crate::diagnosis::shared::input::{DiagnosisInput, RunInput};
 use crate::event::{Event, Handled, Receipt, Told};
 use crate::findings::acks::{Ack, Acks};
 use crate::findings::checkpoints::due_by_stairs;

@@ -46,18 +46,17 @@ mod ranks;
 mod requests;
 pub mod wire;
 
-pub use config::EngineConfig;
+pub use config::{EngineConfig, Thresholds};
 pub use diagnosis::Evidence;
-pub use diagnosis::balance::COMPARABLE_STEPS_MIN;
-pub use diagnosis::figures::Score;
-pub use diagnosis::growth::LIVE_SIGNALS;
 pub use diagnosis::high_pressure::{PressureEvidence, never_live_ratio, private_pools_bytes};
-pub use diagnosis::host_words::described as host_view;
 pub use diagnosis::imbalance::PRESSURE_WARNING_MIN;
-pub use diagnosis::input::Thresholds;
-pub use diagnosis::kept_blocks::KeptBlocks;
-pub use diagnosis::pressure::of_rank as pressures;
-pub use diagnosis::trend_figures::TrendFigures;
+pub use diagnosis::shared::balance::COMPARABLE_STEPS_MIN;
+pub use diagnosis::shared::figures::Score;
+pub use diagnosis::shared::growth::LIVE_SIGNALS;
+pub use diagnosis::shared::host_words::described as host_view;
+pub use diagnosis::shared::kept_blocks::KeptBlocks;
+pub use diagnosis::shared::pressure::of_rank as pressures;
+pub use diagnosis::shared::trend_figures::TrendFigures;
 pub use engine::Engine;
 pub use event::{Effect, Event, Handled, Receipt};
 pub use findings::{Finding, Transition, TransitionState};
@@ -118,11 +117,11 @@ pub mod status {
 
 /// Sentences and advice that reports say, too.
 pub mod words {
-    pub use crate::diagnosis::growth::CALLS_ADVICE;
     pub use crate::diagnosis::high_pressure::advice as pressure_advice;
-    pub use crate::diagnosis::names::document as diagnoses_document;
-    pub use crate::diagnosis::shm_figures::SHM_ADVICE;
-    pub use crate::diagnosis::site_words::verdict;
+    pub use crate::diagnosis::shared::growth::CALLS_ADVICE;
+    pub use crate::diagnosis::shared::names::document as diagnoses_document;
+    pub use crate::diagnosis::shared::shm_figures::SHM_ADVICE;
+    pub use crate::diagnosis::shared::site_words::verdict;
     pub use crate::output::status_words::{acknowledged, notes, shared_names};
     pub use crate::ranks::limits::capacity_words;
 }

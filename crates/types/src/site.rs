@@ -296,7 +296,7 @@ pub mod holder_kind {
     /// Functions that were registered to be called by a module or a tensor.
     pub const HOOKS: &str = "hooks";
 
-    /// Every kind.
+    /// Those kinds; others, such as `dict`, come as the client writes them.
     pub const ALL: [&str; 5] = [CYCLE, OPTIMIZER_STATE, GRAPH_CYCLE, PROFILER, HOOKS];
 }
 

@@ -1,9 +1,11 @@
 //! MEMORY CREEP: live memory grows steadily and has used a significant share of the headroom.
 //! Host memory next to a device is judged apart.
 
-use crate::diagnosis::growth::{LIVE_SIGNALS, creeping, creeping_container, host_signals};
-use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::growth::{
+    LIVE_SIGNALS, creeping, creeping_container, host_signals,
+};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject};
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::{Signal, Stage};
 

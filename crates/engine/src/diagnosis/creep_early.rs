@@ -1,9 +1,9 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep. Host memory
 //! next to a device is judged apart.
 
-use crate::diagnosis::growth::{LIVE_SIGNALS, host_signals};
-use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::growth::{LIVE_SIGNALS, host_signals};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject};
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::{Signal, Stage};
 

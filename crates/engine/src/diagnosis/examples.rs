@@ -1,8 +1,8 @@
 //! Parts of evidence for tests. Every field has a value.
 
-use crate::diagnosis::filling::{Filling, FillingDoubt};
-use crate::diagnosis::malloc_figures::MallocFigures;
-use crate::diagnosis::run_end::{EndsFirst, RunEndFigures};
+use crate::diagnosis::shared::filling::{Filling, FillingDoubt};
+use crate::diagnosis::shared::malloc_figures::MallocFigures;
+use crate::diagnosis::shared::run_end::{EndsFirst, RunEndFigures};
 use stepmem_types::site::{
     CodeKind, CodeLine, EmptySearch, Fill, LineOutcome, LineSearch, Removal, RemovalOutcome,
     SiteText, TensorHolder,

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::growth::creeping;
-use crate::diagnosis::growth_or::GrowthOr;
 use crate::diagnosis::high_pressure::{private_pools_bytes, private_pools_statement};
-use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::growth::creeping;
+use crate::diagnosis::shared::growth_or::GrowthOr;
+use crate::diagnosis::shared::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::{Signal, Stage};
 use stepmem_types::claims::{Claim, Sentence, Statement};

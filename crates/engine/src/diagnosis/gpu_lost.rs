@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject, SubjectView};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_types::claims::{Claim, Sentence, Statement};
 

@@ -5,13 +5,14 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::filling::Filling;
-use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject, Thresholds, graded};
-use crate::diagnosis::plan::Plan;
-use crate::diagnosis::pressure::{self, Pressure};
-use crate::diagnosis::site_words;
-use crate::diagnosis::taken_at_start::TakenAtStart;
+use crate::config::Thresholds;
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::filling::Filling;
+use crate::diagnosis::shared::input::{DiagnosisInput, RELEASE_MARGIN, Subject, graded};
+use crate::diagnosis::shared::plan::Plan;
+use crate::diagnosis::shared::pressure::{self, Pressure};
+use crate::diagnosis::shared::site_words;
+use crate::diagnosis::shared::taken_at_start::TakenAtStart;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use crate::ranks::limits::LimitOrigin;

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::balance::peak_by;
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView, graded};
+use crate::diagnosis::shared::balance::peak_by;
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject, SubjectView, graded};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use stepmem_detect::{Signal, Stage, Trend};

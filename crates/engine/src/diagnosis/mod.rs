@@ -1,41 +1,24 @@
 //! The diagnoses: a file each, with a row in the table below for each place of memory that it
-//! judges. `figures` defines the evidence of a diagnosis, `input` its input. `growth`, `filling`,
-//! `pressure` and `balance` hold the figures that several of them share.
+//! judges. What several of them share is in `shared`: their input and evidence, when growth or
+//! pressure counts, and words.
 
-pub(crate) mod balance;
-pub(crate) mod children_figures;
 pub(crate) mod creep_confirmed;
 pub(crate) mod creep_early;
 #[cfg(test)]
 mod examples;
-pub(crate) mod figures;
-pub(crate) mod filling;
 pub(crate) mod fragmentation;
 pub(crate) mod gpu_lost;
-pub(crate) mod growth;
-pub(crate) mod growth_or;
 pub(crate) mod high_pressure;
-pub(crate) mod host_words;
 pub(crate) mod imbalance;
-pub(crate) mod input;
-pub(crate) mod kept_blocks;
-pub(crate) mod malloc_figures;
-pub(crate) mod names;
 pub(crate) mod out_of_memory;
 pub(crate) mod outside_allocator;
 pub(crate) mod phase_rising;
-pub(crate) mod plan;
-pub(crate) mod pressure;
-pub(crate) mod run_end;
-pub(crate) mod shm_figures;
-pub(crate) mod site_words;
-pub(crate) mod taken_at_start;
-pub(crate) mod trend_figures;
+pub(crate) mod shared;
 
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::kind::DiagnosisKind;
 
-figures::diagnoses! {
+shared::figures::diagnoses! {
     GpuLost: gpu_lost::{ABOUT, judge}, gpu_lost::GpuLostEvidence;
     OutOfMemory: out_of_memory::{ABOUT, judge}, out_of_memory::OutOfMemoryEvidence;
     CreepConfirmed: creep_confirmed::{ABOUT, judge}, Box<TrendFigures>;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::input::{DiagnosisInput, Subject};
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::ended::OomEvent;
 use crate::ranks::limits::LimitOrigin;

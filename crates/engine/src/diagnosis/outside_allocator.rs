@@ -5,11 +5,11 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::growth::creeping;
-use crate::diagnosis::growth_or::GrowthOr;
-use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::growth::creeping;
+use crate::diagnosis::shared::growth_or::GrowthOr;
+use crate::diagnosis::shared::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use stepmem_detect::{Signal, Stage};
 use stepmem_types::claims::{Claim, Sentence, Statement};
@@ -120,8 +120,8 @@ impl Figures for LargeEvidence {
 mod tests {
     use serde_json::json;
 
-    use crate::diagnosis::figures::Figures;
     use crate::diagnosis::outside_allocator::OutsideEvidence;
+    use crate::diagnosis::shared::figures::Figures;
 
     /// The advice for growth that ended at `end`, or goes on.
     fn advice(end: Option<f64>, is_full: bool) -> Option<String> {

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject, SubjectView};
 use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::phase_floors::FloorBasis;
 use stepmem_types::claims::{Claim, Sentence, Statement};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::diagnosis::input::DiagnosisInput;
+use crate::diagnosis::shared::input::DiagnosisInput;
 use crate::findings::{ActiveFinding, Finding, Findings};
 use crate::kind::{DiagnosisKind, Severity};
 use crate::ranks::basis::Basis;

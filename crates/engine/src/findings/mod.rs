@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::diagnosis::Evidence;
-use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject, SubjectView};
 use crate::findings::acks::Acks;
 use crate::kind::{DiagnosisKind, Severity};
 use stepmem_types::claims::{Claim, Statement};

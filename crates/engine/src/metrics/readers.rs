@@ -1,6 +1,6 @@
 //! The readers that take the values of metrics from a [`Status`]. Nothing is kept.
 
-use crate::diagnosis::plan::Plan;
+use crate::diagnosis::shared::plan::Plan;
 use crate::metrics::types::Visit;
 use crate::output::status::{
     ContainerStatus, DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus,

@@ -1,7 +1,7 @@
 //! THE TABLE: every metric's name, unit, help, labels and reader. Every output walks it; a
 //! metric's name stands in no other Rust file, but for those of `recorded`.
 
-use crate::diagnosis::plan::Plan;
+use crate::diagnosis::shared::plan::Plan;
 use crate::metrics::readers::{
     OUTCOME, bytes, children, container_growth, container_info, containers, count, counts,
     device_info, device_pods, devices, ended, findings, holder_info, host_holder_info,

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::devices::process_of;
-use crate::diagnosis::balance::balance;
-use crate::diagnosis::input::{DiagnosisInput, RunInput};
+use crate::diagnosis::shared::balance::balance;
+use crate::diagnosis::shared::input::{DiagnosisInput, RunInput};
 use crate::engine::Engine;
 use crate::findings::Findings;
 use crate::findings::acks::ActiveAck;

@@ -1,12 +1,12 @@
 //! The status of one rank, from what others see of it.
 
-use crate::diagnosis::balance::RankBalance;
-use crate::diagnosis::filling::Filling;
-use crate::diagnosis::host_words;
-use crate::diagnosis::kept_blocks::KeptBlocks;
-use crate::diagnosis::malloc_figures::{MallocFigures, is_bystander};
-use crate::diagnosis::pressure;
-use crate::diagnosis::trend_figures::{TrendFigures, soonest};
+use crate::diagnosis::shared::balance::RankBalance;
+use crate::diagnosis::shared::filling::Filling;
+use crate::diagnosis::shared::host_words;
+use crate::diagnosis::shared::kept_blocks::KeptBlocks;
+use crate::diagnosis::shared::malloc_figures::{MallocFigures, is_bystander};
+use crate::diagnosis::shared::pressure;
+use crate::diagnosis::shared::trend_figures::{TrendFigures, soonest};
 use crate::output::status::{RankStatus, SignalStatus};
 use crate::ranks::view::{RankActivity, RankView};
 use stepmem_detect::Signal;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnosis::input::Thresholds;
+use crate::config::Thresholds;
 use crate::findings::Finding;
 use crate::ranks::view::RankView;
 use stepmem_types::end::EndReport;

@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::devices::NvmlStatus;
 use crate::diagnosis::Evidence;
-use crate::diagnosis::balance::Balance;
-use crate::diagnosis::input::RunInput;
-use crate::diagnosis::kept_blocks::KeptBlocks;
-use crate::diagnosis::pressure;
-use crate::diagnosis::trend_figures::{TrendFigures, soonest};
+use crate::diagnosis::shared::balance::Balance;
+use crate::diagnosis::shared::input::RunInput;
+use crate::diagnosis::shared::kept_blocks::KeptBlocks;
+use crate::diagnosis::shared::pressure;
+use crate::diagnosis::shared::trend_figures::{TrendFigures, soonest};
 use crate::findings::ActiveFinding;
 use crate::findings::acks::ActiveAck;
 use crate::kind::{DiagnosisKind, Severity};

@@ -1,4 +1,4 @@
-//! The numbers by which a snapshot's line goes on rising. They are not the detector's, which
+//! The numbers by which a snapshot's line goes on rising, which `step_minima` judges. They are not the detector's, which
 //! judges one sum of memory over thousands of steps and pages: a snapshot has a few steps, but
 //! each block of them, its line and its end. So no random walk is tested, and nothing is weighed
 //! against the memory that is left: what counts is which line keeps what it makes, step after

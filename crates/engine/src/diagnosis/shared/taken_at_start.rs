@@ -1,9 +1,9 @@
 //! Memory that a rank took at its start and that has been level since: nearly full, and no load
 //! that could be made smaller.
 
-use crate::diagnosis::input::{DiagnosisInput, Subject};
-use crate::diagnosis::plan::{is_rise, others_grow};
-use crate::diagnosis::pressure::{self, Pressure};
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject};
+use crate::diagnosis::shared::plan::{is_rise, others_grow};
+use crate::diagnosis::shared::pressure::{self, Pressure};
 use crate::ranks::lifetime::Kept;
 use stepmem_detect::{Signal, Trend};
 use stepmem_types::units::Bytes;

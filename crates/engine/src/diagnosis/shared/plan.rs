@@ -1,9 +1,9 @@
 //! The verdict on the plan of a run whose memory grows: what is best done with it.
 
 use crate::diagnosis::Evidence;
-use crate::diagnosis::input::{DiagnosisInput, Subject, SubjectView};
-use crate::diagnosis::run_end::{EndsFirst, RunEndFigures};
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::input::{DiagnosisInput, Subject, SubjectView};
+use crate::diagnosis::shared::run_end::{EndsFirst, RunEndFigures};
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::ranks::basis::Basis;
 use crate::ranks::lifetime::Kept;
 use crate::ranks::view::RankView;

@@ -4,8 +4,8 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::diagnosis::figures::{Figures, Score};
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use stepmem_types::claims::{Sentence, Statement};
 
 /// The key that JSON of growth has, and that of an amount has not.

@@ -1,8 +1,8 @@
 //! The diagnoses by title, signal and place, and their documentation. Nothing is judged here.
 
 use crate::diagnosis::Evidence;
-use crate::diagnosis::figures::Score;
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::figures::Score;
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::kind::{About, DiagnosisKind, Place};
 use stepmem_detect::{Signal, Stage};
 use stepmem_types::claims::{Sentence, Statement};

@@ -1,7 +1,7 @@
 //! The figures behind a finding, and the macro of the table of diagnoses, which this module's
 //! root has.
 
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use stepmem_types::claims::{Sentence, Statement};
 
 /// The figures behind a finding, as people and summaries read them.
@@ -98,8 +98,8 @@ macro_rules! diagnoses {
             /// give the same answer.
             pub fn judge(
                 self,
-                input: &input::DiagnosisInput<'_>,
-                subject: &input::Subject<'_, '_>,
+                input: &$crate::diagnosis::shared::input::DiagnosisInput<'_>,
+                subject: &$crate::diagnosis::shared::input::Subject<'_, '_>,
             ) -> Option<(crate::kind::Severity, Evidence)> {
                 match self {
                     $(Self::$kind => $file::$judge(input, subject)
@@ -131,13 +131,13 @@ macro_rules! diagnoses {
             fn examples(kind: DiagnosisKind) -> Vec<Self> {
                 match kind {
                     $(DiagnosisKind::$kind => {
-                        let examples = <$evidence as figures::Figures>::examples();
+                        let examples = <$evidence as $crate::diagnosis::shared::figures::Figures>::examples();
                         examples.into_iter().map(Self::$kind).collect()
                     })*
                 }
             }
 
-            fn figures(&self) -> &dyn figures::Figures {
+            fn figures(&self) -> &dyn $crate::diagnosis::shared::figures::Figures {
                 match self {
                     $(Self::$kind(evidence) => evidence,)*
                 }
@@ -157,7 +157,7 @@ macro_rules! diagnoses {
     };
 }
 
-pub(super) use diagnoses;
+pub(in crate::diagnosis) use diagnoses;
 
 #[cfg(test)]
 mod tests {
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn every_figure_is_in_the_schema_of_the_status() {
-        let schema = include_str!("../../../../docs/status.schema.json");
+        let schema = include_str!("../../../../../docs/status.schema.json");
         let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
         let finding = &schema["$defs"]["finding"];
         let known = finding["properties"]["evidence"]["properties"].as_object().unwrap();

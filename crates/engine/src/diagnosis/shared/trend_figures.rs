@@ -4,12 +4,12 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::diagnosis::children_figures::ChildrenFigures;
-use crate::diagnosis::filling::Filling;
-use crate::diagnosis::kept_blocks::KeptBlocks;
-use crate::diagnosis::malloc_figures::{MallocFigures, is_bystander};
-use crate::diagnosis::run_end::RunEndFigures;
-use crate::diagnosis::shm_figures::ShmFigures;
+use crate::diagnosis::shared::children_figures::ChildrenFigures;
+use crate::diagnosis::shared::filling::Filling;
+use crate::diagnosis::shared::kept_blocks::KeptBlocks;
+use crate::diagnosis::shared::malloc_figures::{MallocFigures, is_bystander};
+use crate::diagnosis::shared::run_end::RunEndFigures;
+use crate::diagnosis::shared::shm_figures::ShmFigures;
 use crate::ranks::container_view::ContainerView;
 use stepmem_detect::{Bend, Course, Outlook, Signal, Stage};
 use stepmem_types::site::{EmptySearch, LeakSite, TensorHolder};

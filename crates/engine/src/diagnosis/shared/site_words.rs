@@ -1,7 +1,7 @@
 //! The words about the code behind growth: the line that allocates, and the object that holds.
 
-use crate::diagnosis::filling::{Filling, FillingDoubt};
-use crate::diagnosis::malloc_figures;
+use crate::diagnosis::shared::filling::{Filling, FillingDoubt};
+use crate::diagnosis::shared::malloc_figures;
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{bytes, counted, grouped, many, percent, share as of_whole};
 use stepmem_types::site::{

@@ -1,48 +1,22 @@
 //! The diagnosis input: the subjects present at one time, the limits, and what held the last
 //! time.
 
+use crate::config::Thresholds;
 use crate::devices::DeviceFailure;
-use crate::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
-use crate::diagnosis::children_figures::ChildrenFigures;
-use crate::diagnosis::filling::Filling;
-use crate::diagnosis::kept_blocks::KeptBlocks;
-use crate::diagnosis::malloc_figures::MallocFigures;
-use crate::diagnosis::run_end::{RunEnd, RunEndFigures};
-use crate::diagnosis::shm_figures::ShmFigures;
-use crate::diagnosis::trend_figures::TrendFigures;
+use crate::diagnosis::shared::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
+use crate::diagnosis::shared::children_figures::ChildrenFigures;
+use crate::diagnosis::shared::filling::Filling;
+use crate::diagnosis::shared::kept_blocks::KeptBlocks;
+use crate::diagnosis::shared::malloc_figures::MallocFigures;
+use crate::diagnosis::shared::run_end::{RunEnd, RunEndFigures};
+use crate::diagnosis::shared::shm_figures::ShmFigures;
+use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;
 use stepmem_detect::{Bend, Outlook, Signal, Stage, Trend};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::step::StepUnit;
-
-/// The limits that findings are judged by.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Thresholds {
-    /// Peak by capacity from which pressure is a warning.
-    pub pressure_warning: f64,
-    /// Peak by capacity from which pressure is critical.
-    pub pressure_critical: f64,
-    /// Skew from which a run out of balance is a warning.
-    pub imbalance_warning: f64,
-    /// Skew from which a run out of balance is critical.
-    pub imbalance_critical: f64,
-    /// A confirmed creep whose time to out-of-memory is below this many seconds is critical.
-    pub creep_critical_eta_seconds: f64,
-}
-
-impl Default for Thresholds {
-    fn default() -> Self {
-        Self {
-            pressure_warning: 0.92,
-            pressure_critical: 0.97,
-            imbalance_warning: 0.20,
-            imbalance_critical: 0.30,
-            creep_critical_eta_seconds: 6.0 * 3600.0,
-        }
-    }
-}
 
 /// Every present subject at one time, and the limits.
 #[derive(Debug)]

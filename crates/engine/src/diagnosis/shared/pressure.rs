@@ -1,6 +1,6 @@
 //! Pressure: peaks by capacity.
 
-use crate::diagnosis::input::{Subject, SubjectView};
+use crate::diagnosis::shared::input::{Subject, SubjectView};
 use crate::processes::ProcessView;
 use crate::ranks::basis::Basis;
 use crate::ranks::container_view::ContainerView;

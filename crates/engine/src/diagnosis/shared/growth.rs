@@ -1,16 +1,16 @@
 //! A signal that creeps: how that is judged, and its evidence.
 
-use crate::diagnosis::children_figures::ChildrenFigures;
-use crate::diagnosis::figures::{Figures, Score};
 use crate::diagnosis::high_pressure;
-use crate::diagnosis::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
-use crate::diagnosis::malloc_figures::MallocFigures;
-use crate::diagnosis::plan::Plan;
-use crate::diagnosis::pressure;
-use crate::diagnosis::run_end::EndsFirst;
-use crate::diagnosis::shm_figures::SHM_ADVICE;
-use crate::diagnosis::site_words;
-use crate::diagnosis::trend_figures::{ContainerFigures, TrendFigures};
+use crate::diagnosis::shared::children_figures::ChildrenFigures;
+use crate::diagnosis::shared::figures::{Figures, Score};
+use crate::diagnosis::shared::input::{DiagnosisInput, RELEASE_MARGIN, Subject};
+use crate::diagnosis::shared::malloc_figures::MallocFigures;
+use crate::diagnosis::shared::plan::Plan;
+use crate::diagnosis::shared::pressure;
+use crate::diagnosis::shared::run_end::EndsFirst;
+use crate::diagnosis::shared::shm_figures::SHM_ADVICE;
+use crate::diagnosis::shared::site_words;
+use crate::diagnosis::shared::trend_figures::{ContainerFigures, TrendFigures};
 use crate::kind::Severity;
 use crate::ranks::view::RankView;
 use stepmem_detect::{Outlook, Signal, Stage};
@@ -485,9 +485,9 @@ impl Figures for TrendFigures {
         use crate::diagnosis::examples::{
             bytes, count, empty_search, filling, holder, line, malloc, run_end, text,
         };
-        use crate::diagnosis::kept_blocks::{KeptBlocks, KeptState};
-        use crate::diagnosis::shm_figures::ShmFigures;
-        use crate::diagnosis::trend_figures::ContainerFigures;
+        use crate::diagnosis::shared::kept_blocks::{KeptBlocks, KeptState};
+        use crate::diagnosis::shared::shm_figures::ShmFigures;
+        use crate::diagnosis::shared::trend_figures::ContainerFigures;
         use stepmem_types::site::{CodeFrame, LeakSite, SiteVerdict};
         use stepmem_types::step::StepUnit;
         use stepmem_types::units::UnixTime;
