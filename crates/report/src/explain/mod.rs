@@ -1,5 +1,5 @@
 //! The command `explain`. `story` gathers what happened to one rank or process; `text` and
-//! `words` render it. `live` renders what the status of an exporter knows of a rank; `json` has
+//! `words` render it, `test_words` what stopped a window. `live` renders what the status of an exporter knows of a rank; `json` has
 //! both for programs.
 
 pub(crate) mod json;
