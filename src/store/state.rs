@@ -16,7 +16,7 @@ use crate::store::{atomic, open};
 
 /// The first bytes of every state file. A version reads only its own files: another one may
 /// keep different values.
-pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 52\n");
+pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 53\n");
 /// The first bytes of every version's.
 const NAME: &str = "stepmem state ";
 /// The names that files are set aside under.

@@ -44,7 +44,7 @@ const LAYERS: [(&str, &[&[&str]]); 7] = [
             &["diagnosis"],
             &["containers", "devices", "processes"],
             &["ranks"],
-            &["kind", "requests"],
+            &["kind", "requests", "thresholds"],
         ],
     ),
     (

@@ -44,9 +44,10 @@ mod output;
 mod processes;
 mod ranks;
 mod requests;
+mod thresholds;
 pub mod wire;
 
-pub use config::{EngineConfig, Thresholds};
+pub use config::EngineConfig;
 pub use diagnosis::Evidence;
 pub use diagnosis::high_pressure::{PressureEvidence, never_live_ratio, private_pools_bytes};
 pub use diagnosis::imbalance::PRESSURE_WARNING_MIN;
@@ -77,6 +78,7 @@ pub use requests::checkpoint::CheckpointDue;
 pub use requests::schedule::{STEPS_MAX as SNAPSHOT_STEPS_MAX, ScheduleSettings};
 pub use requests::snapshots::SnapshotSettings;
 pub use requests::tracker::{RankRequest, RequestKind};
+pub use thresholds::Thresholds;
 
 /// Acknowledgments of findings.
 pub mod acks {

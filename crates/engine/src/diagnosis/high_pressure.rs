@@ -5,7 +5,6 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Thresholds;
 use crate::diagnosis::shared::figures::{Figures, Score};
 use crate::diagnosis::shared::filling::Filling;
 use crate::diagnosis::shared::input::{DiagnosisInput, RELEASE_MARGIN, Subject, graded};
@@ -17,6 +16,7 @@ use crate::kind::{About, DiagnosisKind, Place, Severity};
 use crate::ranks::basis::Basis;
 use crate::ranks::limits::LimitOrigin;
 use crate::ranks::view::RankView;
+use crate::thresholds::Thresholds;
 use stepmem_detect::Signal;
 use stepmem_types::claims::{Claim, Sentence, Statement};
 use stepmem_types::format::units::{percent, whole_bytes};

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::Thresholds;
 use crate::findings::Finding;
 use crate::ranks::view::RankView;
+use crate::thresholds::Thresholds;
 use stepmem_types::end::EndReport;
 use stepmem_types::ids::{Rank, Run};
 use stepmem_types::launch::Launch;

@@ -1,7 +1,6 @@
 //! The diagnosis input: the subjects present at one time, the limits, and what held the last
 //! time.
 
-use crate::config::Thresholds;
 use crate::devices::DeviceFailure;
 use crate::diagnosis::shared::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::diagnosis::shared::children_figures::ChildrenFigures;
@@ -14,6 +13,7 @@ use crate::diagnosis::shared::trend_figures::TrendFigures;
 use crate::kind::Severity;
 use crate::processes::ProcessView;
 use crate::ranks::view::RankView;
+use crate::thresholds::Thresholds;
 use stepmem_detect::{Bend, Outlook, Signal, Stage, Trend};
 use stepmem_types::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use stepmem_types::step::StepUnit;
